@@ -1,0 +1,5 @@
+"""`python -m app` is `leasebeat-server`."""
+
+from app.cli import main
+
+main()

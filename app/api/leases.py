@@ -1,0 +1,162 @@
+"""Leases: claim, beat, ack, nack, release, list."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Annotated, Protocol, TypeVar
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api import fields, schemas
+from app.api.hot import HotRoute, json_response
+from app.api.params import MessageCursor, PageLimit, id_number
+from app.api.presence import unless_gone
+from app.api.rows import active_lease_view, lease_view, page
+from app.api.service import Service, service_of
+from app.errors import documented
+from app.leases import outcomes
+from app.leases.receipts import LeaseName
+from app.store.ack import Ack
+from app.store.beat import Beat, Beaten
+from app.store.claim import Claim
+from app.store.faults import RowFaultError
+from app.store.nack import Nack
+from app.store.release import Release
+from app.store.settle import Settled
+
+hot = APIRouter(tags=["leases"], route_class=HotRoute, responses=documented(413, 415, 422, 503))
+router = APIRouter(tags=["leases"])
+
+
+class _HasReceipt(Protocol):
+    @property
+    def receipt(self) -> str: ...
+
+
+ItemT = TypeVar("ItemT", bound=_HasReceipt)
+RowT = TypeVar("RowT")
+VerdictT = TypeVar("VerdictT")
+
+
+@hot.post("/queues/{queue}/leases", response_model=schemas.ClaimResponse, summary="Claim messages", responses=documented(404))
+async def claim(queue: str, body: schemas.ClaimRequest, request: Request) -> Response:
+    """Lease up to `max_messages` ready messages. With `wait`, the call is parked until there is work or the time is over."""
+    service = service_of(request)
+    receipts = service.receipts
+    wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id)
+    granting = service.store.claim(await service.queue_named(queue), wanted, body.wait)
+    leases = await unless_gone(request, granting, service.store.give_back)
+    return json_response({"leases": [lease_view(lease, queue, receipts) for lease in leases or ()]})
+
+
+@hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases")
+async def beat(body: schemas.BeatRequest, request: Request) -> Response:
+    """Prove progress: each lease is extended if its interval has passed. A beat never shortens a lease, nor revives one that ran out."""
+    service = service_of(request)
+
+    def row(lease: LeaseName, item: schemas.LeaseBeat) -> Beat:
+        return Beat(lease.message_id, lease.generation, item.progress, item.detail)
+
+    verdicts = await _for_each(service, body.leases, row, service.store.beat)
+    return json_response({"results": [_beat_result(item.receipt, verdict) for item, verdict in zip(body.leases, verdicts, strict=True)]})
+
+
+@hot.post("/ack", response_model=schemas.AckResponse, summary="Ack leases")
+async def ack(body: schemas.AckRequest, request: Request) -> Response:
+    """Complete messages, for good. A late ack is accepted as long as nobody else has leased the message since."""
+    service = service_of(request)
+
+    def row(lease: LeaseName, item: schemas.LeaseAck) -> Ack:
+        return Ack(lease.message_id, lease.generation, item.output)
+
+    verdicts = await _for_each(service, body.leases, row, service.store.ack)
+    results = [
+        {
+            "receipt": item.receipt,
+            "status": _word(verdict, outcomes.ACK),
+            "late": isinstance(verdict, Settled) and verdict.fate == "acked_late",
+        }
+        for item, verdict in zip(body.leases, verdicts, strict=True)
+    ]
+    return json_response({"results": results})
+
+
+@hot.post("/nack", response_model=schemas.NackResponse, summary="Nack leases")
+async def nack(body: schemas.NackRequest, request: Request) -> Response:
+    """Report failed attempts: each message is delivered again, after `delay`, or given up at its last attempt."""
+    service = service_of(request)
+
+    def row(lease: LeaseName, item: schemas.LeaseNack) -> Nack:
+        return Nack(lease.message_id, lease.generation, item.error, item.delay, item.retryable)
+
+    verdicts = await _for_each(service, body.leases, row, service.store.nack)
+    return _settled(body.leases, verdicts, outcomes.NACK)
+
+
+@hot.post("/release", response_model=schemas.ReleaseResponse, summary="Release leases")
+async def release(body: schemas.ReleaseRequest, request: Request) -> Response:
+    """Give messages back untouched: they are ready again at once, and it does not count as an attempt."""
+    service = service_of(request)
+
+    def row(lease: LeaseName, _item: schemas.LeaseRelease) -> Release:
+        return Release(lease.message_id, lease.generation)
+
+    verdicts = await _for_each(service, body.leases, row, service.store.release)
+    return _settled(body.leases, verdicts, outcomes.RELEASE)
+
+
+@router.get("/leases", response_model=schemas.ActiveLeaseList, summary="List active leases", responses=documented(404, 422, 503))
+async def list_leases(
+    request: Request,
+    queue: Annotated[fields.QueueName | None, Query(description="Only leases on this queue's messages.", examples=["default"])] = None,
+    worker_id: Annotated[fields.WorkerId | None, Query(description="Only leases that this worker holds.", examples=["worker-1"])] = None,
+    overdue: Annotated[
+        bool | None,
+        Query(description="Only leases that have run out and wait to be reclaimed, or only those that have not.", examples=[True]),
+    ] = None,
+    cursor: MessageCursor = "",
+    limit: PageLimit = 100,
+) -> Response:
+    """List active leases by message id: who holds what, since when, until when. Never a receipt."""
+    service = service_of(request)
+    queue_id = (await service.queue_named(queue)).id if queue else None
+    rows = await service.store.reads.leases(queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit)
+    return json_response(page([active_lease_view(row) for row in rows], limit, "message_id"))
+
+
+async def _for_each(
+    service: Service,
+    items: Sequence[ItemT],
+    row: Callable[[LeaseName, ItemT], RowT],
+    verb: Callable[[Sequence[tuple[int, RowT]]], Awaitable[list[VerdictT | RowFaultError]]],
+) -> list[VerdictT | RowFaultError | None]:
+    """Carry out a verb on the leases that the receipts name, and return a verdict per item: None where a receipt names none."""
+    leases = [service.lease_named(item.receipt) for item in items]
+    rows = [(lease.shard, row(lease, item)) for lease, item in zip(leases, items, strict=True) if lease]
+    verdicts = iter(await verb(rows) if rows else ())
+    return [next(verdicts) if lease else None for lease in leases]
+
+
+def _beat_result(receipt: str, verdict: Beaten | RowFaultError | None) -> dict[str, object]:
+    if not isinstance(verdict, Beaten):
+        verdict = Beaten("unknown" if verdict is None else "error")
+    return {
+        "receipt": receipt,
+        "status": verdict.status,
+        "expires_at": verdict.expires_at,
+        "expires_in": verdict.expires_in,
+        "next_beat_in": verdict.next_beat_in,
+    }
+
+
+def _settled(items: Sequence[_HasReceipt], verdicts: Sequence[Settled | RowFaultError | None], words: Mapping[str, str]) -> Response:
+    results = [{"receipt": item.receipt, "status": _word(verdict, words)} for item, verdict in zip(items, verdicts, strict=True)]
+    return json_response({"results": results})
+
+
+def _word(verdict: Settled | RowFaultError | None, words: Mapping[str, str]) -> str:
+    match verdict:
+        case Settled():
+            return words[verdict.fate]
+        case None:
+            return "unknown"
+        case _:
+            return "error"

@@ -1,0 +1,94 @@
+"""Messages: send, read, list, history."""
+
+from typing import Annotated
+
+import orjson
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api import schemas
+from app.api.hot import HotRoute, json_response
+from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number
+from app.api.rows import checkpoint_view, message_view, page
+from app.api.service import service_of
+from app.errors import documented, message_not_found, queue_not_found
+from app.store.models import STATUSES
+from app.store.send import NewMessage
+
+hot = APIRouter(tags=["messages"], route_class=HotRoute)
+router = APIRouter(tags=["messages"])
+
+
+@hot.post(
+    "/queues/{queue}/messages",
+    status_code=201,
+    response_model=schemas.SendResponse,
+    summary="Send messages",
+    responses=documented(404, 413, 415, 422, 503),
+)
+async def send_messages(queue: str, body: schemas.SendRequest, request: Request) -> Response:
+    """Store 1 to 1000 messages, all of them or none. They are stored when this answers 201."""
+    service = service_of(request)
+    messages = [_new_message(message) for message in body.messages]
+    ids = await service.store.send(await service.queue_named(queue), messages)
+    if ids is None:
+        # The name was remembered, and its queue has been deleted: perhaps there is a new one.
+        ids = await service.store.send(await service.queue_named(queue, fresh=True), messages)
+    if ids is None:
+        raise queue_not_found(queue)
+    sent = [
+        {"id": str(each), "status": "scheduled" if message.delay > 0 else "pending"} for each, message in zip(ids, messages, strict=True)
+    ]
+    return json_response({"messages": sent}, 201)
+
+
+@router.get("/messages/{message_id}", response_model=schemas.Message, summary="Read a message", responses=documented(404, 422, 503))
+async def get_message(message_id: MessagePath, request: Request) -> Response:
+    """Return a message with its state and result. Never a receipt."""
+    row = await service_of(request).store.reads.message(id_number(message_id))
+    if row is None:
+        raise message_not_found(message_id)
+    return json_response(message_view(row))
+
+
+@router.get(
+    "/messages/{message_id}/checkpoints",
+    response_model=schemas.CheckpointList,
+    summary="Read a message's history",
+    responses=documented(404, 422, 503),
+)
+async def list_checkpoints(message_id: MessagePath, request: Request) -> Response:
+    """Return what ended each of a message's attempts, and the results that were refused as too late, newest first."""
+    reads = service_of(request).store.reads
+    if await reads.message(id_number(message_id)) is None:
+        raise message_not_found(message_id)
+    return json_response({"items": [checkpoint_view(row) for row in await reads.checkpoints(id_number(message_id))], "next_cursor": None})
+
+
+@router.get(
+    "/queues/{queue}/messages", response_model=schemas.MessageList, summary="List a queue's messages", responses=documented(404, 422, 503)
+)
+async def list_messages(
+    queue: QueuePath,
+    request: Request,
+    status: Annotated[schemas.MessageStatus | None, Query(description="Only messages in this state.", examples=["failed"])] = None,
+    cursor: MessageCursor = "",
+    limit: PageLimit = 100,
+) -> Response:
+    """List a queue's messages, oldest first."""
+    service = service_of(request)
+    found = await service.queue_named(queue)
+    rows = await service.store.reads.messages(found.shard, found.id, [status] if status else STATUSES, id_number(cursor), limit)
+    return json_response(page([message_view(row) for row in rows], limit, "id"))
+
+
+def _new_message(message: schemas.NewMessage) -> NewMessage:
+    return NewMessage(
+        body=message.body,
+        headers=orjson.dumps(message.headers).decode() if message.headers else None,
+        priority=message.priority,
+        delay=message.delay,
+        fairness_key=message.fairness_key,
+        work_type=message.work_type,
+        task_id=message.task_id,
+        max_attempts=message.max_attempts,
+    )

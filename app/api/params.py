@@ -1,0 +1,19 @@
+"""Path and query parameters that several routes share."""
+
+from typing import Annotated
+
+from fastapi import Path, Query
+
+from app.api.fields import INT64_MAX, QueueName
+
+QueuePath = Annotated[QueueName, Path(description="The queue's name.", examples=["default"])]
+MessagePath = Annotated[str, Path(max_length=30, pattern=r"^[0-9]+$", description="The message's id.", examples=["42"])]
+MessageCursor = Annotated[
+    str, Query(max_length=30, pattern=r"^[0-9]*$", description="The `next_cursor` of the page before.", examples=["42"])
+]
+PageLimit = Annotated[int, Query(ge=1, le=1000, description="The most items to return.", examples=[100])]
+
+
+def id_number(text: str) -> int:
+    """Read an id or a cursor. One that is larger than any id stands for the largest, and is not found."""
+    return min(int(text or 0), INT64_MAX)

@@ -1,0 +1,96 @@
+"""Queues: create, reconfigure, read, delete."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from app.api import fields, schemas
+from app.api.params import PageLimit, QueuePath
+from app.api.service import service_of
+from app.errors import ProblemError, documented, queue_not_found
+from app.store.models import Queue
+from app.store.queues import DEFAULT_QUEUE, QueueNotEmptyError
+
+router = APIRouter(tags=["queues"])
+
+
+@router.put(
+    "/queues/{queue}",
+    summary="Create or reconfigure a queue",
+    responses={201: {"model": schemas.Queue, "description": "The queue is new."}, **documented(422, 503)},
+)
+async def put_queue(queue: QueuePath, config: schemas.QueueConfig, request: Request, response: Response) -> schemas.Queue:
+    """Give a queue this configuration, and create it if there is none of this name. A field that is left out gets its default."""
+    _check_calibration(config)
+    stored, created = await service_of(request).store.queues.put(queue, config.model_dump())
+    response.status_code = 201 if created else 200
+    return _shown(stored)
+
+
+@router.get("/queues", summary="List the queues", responses=documented(422, 503))
+async def list_queues(
+    request: Request,
+    cursor: Annotated[
+        str, Query(max_length=128, pattern=fields.NO_NUL, description="The `next_cursor` of the page before.", examples=["default"])
+    ] = "",
+    limit: PageLimit = 100,
+) -> schemas.QueueList:
+    """List the queues by name."""
+    queues = await service_of(request).store.queues.page(cursor, limit)
+    return schemas.QueueList(items=[_shown(queue) for queue in queues], next_cursor=queues[-1].name if len(queues) == limit else None)
+
+
+@router.get("/queues/{queue}", summary="Read a queue", responses=documented(404, 422, 503))
+async def get_queue(queue: QueuePath, request: Request) -> schemas.Queue:
+    """Return a queue's configuration."""
+    found = await service_of(request).store.queues.get(queue)
+    if found is None:
+        raise queue_not_found(queue)
+    return _shown(found)
+
+
+@router.delete("/queues/{queue}", status_code=204, summary="Delete a queue", responses=documented(404, 409, 422, 503))
+async def delete_queue(
+    queue: QueuePath,
+    request: Request,
+    force: Annotated[bool, Query(description="Delete its messages with it.", examples=[False])] = False,
+) -> None:
+    """Delete a queue. One that has messages, finished ones included, is deleted only with `force=true`; `default` never is."""
+    if queue == DEFAULT_QUEUE:
+        raise ProblemError(409, "queue-protected", "The queue cannot be deleted", f"The queue {DEFAULT_QUEUE!r} always exists.")
+    try:
+        deleted = await service_of(request).store.queues.delete(queue, force=force)
+    except QueueNotEmptyError as error:
+        detail = f"The queue {queue!r} has messages. Add ?force=true to delete them with it."
+        raise ProblemError(409, "queue-not-empty", "The queue is not empty", detail) from error
+    if not deleted:
+        raise queue_not_found(queue)
+
+
+def _check_calibration(config: schemas.QueueConfig) -> None:
+    """Refuse a configuration under which a worker that beats could lose its lease (seed 001, timeout calibration)."""
+    if config.extension_enabled and config.beat_interval >= config.extension / 2:
+        detail = (
+            f"beat_interval < extension / 2 must hold, so that extensions come before the expiry: "
+            f"beat_interval is {config.beat_interval:g}, extension / 2 is {config.extension / 2:g}."
+        )
+        raise ProblemError(422, "invalid-queue-config", "The queue's times do not fit together", detail)
+
+
+def _warnings(config: schemas.QueueConfig) -> list[str]:
+    """Name the settings that work but are unlikely to be meant (seeds 001 and 003)."""
+    warnings = []
+    if config.extension > config.visibility_timeout:
+        warnings.append("extension is longer than visibility_timeout: a beat lengthens a lease beyond its first length.")
+    if config.beat_interval > config.visibility_timeout / 5:
+        warnings.append("beat_interval is more than a fifth of visibility_timeout: about a tenth leaves room for lost beats.")
+    if config.max_lease < config.visibility_timeout:
+        warnings.append("max_lease is shorter than visibility_timeout, and cuts every lease short.")
+    return warnings
+
+
+def _shown(queue: Queue) -> schemas.Queue:
+    config = schemas.QueueConfig(**{name: getattr(queue, name) for name in schemas.QueueConfig.model_fields})
+    return schemas.Queue(
+        **config.model_dump(), name=queue.name, created_at=queue.created_at, updated_at=queue.updated_at, warnings=_warnings(config)
+    )

@@ -1,0 +1,354 @@
+"""What crosses the wire: one model per request and answer, and the only place that describes them.
+
+Durations are seconds. Moments are RFC 3339 in UTC and are for people; what drives a client is a duration (design rule 1).
+"""
+
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.api import fields as f
+
+EXAMPLE_RECEIPT = "AAAAAAAAAAAqAAAAAAAAAAFvZ1lQ0ZkGm3mJ1vV4c0Y6"
+EXAMPLE_MOMENT = "2026-12-01T12:00:00.000000Z"
+
+
+class Wire(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+# --- queues -----------------------------------------------------------------------------------------------------------
+
+
+class QueueConfig(Wire):
+    """How a queue treats its messages. Every field is optional; one that is left out has its default."""
+
+    visibility_timeout: f.LeaseSeconds = Field(300.0, description="Length of a new lease, in seconds.", examples=[300])
+    extension: f.LeaseSeconds = Field(300.0, description="How far from now an extending beat moves the expiry, in seconds.", examples=[300])
+    beat_interval: f.DelaySeconds = Field(
+        60.0,
+        description="At most one extension per this many seconds. 0 makes each beat extend. Must be below half of `extension`.",
+        examples=[60],
+    )
+    extension_enabled: bool = Field(
+        True, description="Whether beats extend at all. If false, every beat is answered `held`.", examples=[True]
+    )
+    max_lease: f.LeaseSeconds = Field(
+        43200.0, description="The hard end of every lease, in seconds from its grant. No beat moves it.", examples=[43200]
+    )
+    max_attempts: f.Attempts = Field(3, description="How many attempts a message has before it is given up.", examples=[3])
+    progress_required: bool = Field(
+        False,
+        description="A beat extends only if its `progress` is higher than at the last extension; otherwise it answers `stalled`.",
+        examples=[False],
+    )
+    weights: Annotated[dict[f.Label, f.Weight], Field(max_length=10_000)] = Field(
+        default_factory=dict,
+        description="Share of leases per fairness key. A key that is not named here has weight 1.",
+        examples=[{"tenant-a": 2}],
+    )
+
+
+class Queue(QueueConfig):
+    """A queue and its configuration."""
+
+    name: str = Field(description="The queue's name.", examples=["default"])
+    created_at: datetime = Field(description="When the queue was created.", examples=[EXAMPLE_MOMENT])
+    updated_at: datetime = Field(description="When its configuration last changed.", examples=[EXAMPLE_MOMENT])
+    warnings: list[str] = Field(
+        default_factory=list,
+        description="Calibration advice: settings that work but are unlikely to be meant.",
+        examples=[["extension is longer than visibility_timeout: a beat lengthens a lease beyond its first length"]],
+    )
+
+
+class QueueList(Wire):
+    items: list[Queue] = Field(description="The queues, by name.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=[None])
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+MessageStatus = Literal["scheduled", "pending", "in_progress", "completed", "failed", "cancelled"]
+
+
+class NewMessage(Wire):
+    """One message to send."""
+
+    body: f.JsonBody = Field(description="The work: any JSON value of at most 256 KiB.", examples=[{"file": "a.wav"}])
+    headers: f.Headers = Field(
+        default_factory=dict, description="Up to 50 short strings for the worker, for example a `traceparent`.", examples=[{"lang": "en"}]
+    )
+    priority: f.Priority = Field(0, description="Higher is leased first, within its fairness key.", examples=[0])
+    delay: f.DelaySeconds = Field(0.0, description="Seconds before the message becomes ready.", examples=[0])
+    fairness_key: f.Label = Field(
+        "", description="The tenant or flow it belongs to. Leases are shared out among keys.", examples=["tenant-a"]
+    )
+    work_type: f.Label | None = Field(None, description="What kind of work it is.", examples=["transcode"])
+    task_id: f.Label | None = Field(None, description="The larger task that it is part of.", examples=["task-7"])
+    max_attempts: f.Attempts | None = Field(None, description="Its own limit of attempts. Null takes the queue's.", examples=[5])
+
+
+class SendRequest(Wire):
+    messages: Annotated[list[NewMessage], Field(min_length=1, max_length=f.MAX_BATCH)] = Field(
+        description="1 to 1000 messages; all are stored, or none."
+    )
+
+
+class SentMessage(Wire):
+    id: str = Field(description="The message's id.", examples=["42"])
+    status: Literal["pending", "scheduled"] = Field(description="`scheduled` if it was sent with a delay.", examples=["pending"])
+
+
+class SendResponse(Wire):
+    messages: list[SentMessage] = Field(description="One per message sent, in order.")
+
+
+class MessageFacts(Wire):
+    """What a worker and an operator both see of a message."""
+
+    id: str = Field(description="The message's id.", examples=["42"])
+    queue: str = Field(description="The queue it is in.", examples=["default"])
+    body: Any = Field(description="The work, as it was sent.", examples=[{"file": "a.wav"}])
+    headers: dict[str, str] = Field(description="The headers it was sent with.", examples=[{"lang": "en"}])
+    priority: int = Field(description="Higher is leased first.", examples=[0])
+    fairness_key: str = Field(description="The tenant or flow it belongs to.", examples=["tenant-a"])
+    work_type: str | None = Field(description="What kind of work it is.", examples=["transcode"])
+    task_id: str | None = Field(description="The larger task that it is part of.", examples=["task-7"])
+    created_at: datetime = Field(description="When it was sent.", examples=[EXAMPLE_MOMENT])
+    attempt_count: int = Field(description="How many attempts ended by nack or by running out, so far.", examples=[0])
+    max_attempts: int = Field(description="At this many it is given up.", examples=[3])
+    progress: int | None = Field(description="The last progress that a lease of it reported.", examples=[17])
+    detail: Any = Field(description="The last detail that a lease of it reported.", examples=[{"step": "upload"}])
+
+
+class Message(MessageFacts):
+    """A message as an operator sees it. Never carries a receipt."""
+
+    status: MessageStatus = Field(description="Its state.", examples=["completed"])
+    available_at: datetime = Field(description="When it is or was due to become ready.", examples=[EXAMPLE_MOMENT])
+    generation: int = Field(description="How many leases it has had.", examples=[1])
+    nacked_count: int = Field(description="Attempts that ended by nack.", examples=[0])
+    expired_count: int = Field(description="Attempts that ended because the lease ran out.", examples=[0])
+    released_count: int = Field(description="Leases given back untouched; not attempts.", examples=[0])
+    unconfirmed_count: int = Field(description="Deliveries that were never confirmed within `confirm_within`; not attempts.", examples=[0])
+    output: Any = Field(description="The result given with its ack.", examples=[{"seconds": 12.5}])
+    error: str | None = Field(description="Why its newest attempt failed, or why it was given up.", examples=[None])
+    finished_at: datetime | None = Field(description="When it reached its final state.", examples=[EXAMPLE_MOMENT])
+
+
+class MessageList(Wire):
+    items: list[Message] = Field(description="The messages, oldest first.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=["42"])
+
+
+CheckpointKind = Literal["nacked", "lease_expired", "unconfirmed", "late_report"]
+
+
+class Checkpoint(Wire):
+    """One entry of a message's history."""
+
+    kind: CheckpointKind = Field(
+        description="What ended the attempt, or `late_report` for a refused late result.", examples=["lease_expired"]
+    )
+    generation: int = Field(description="The lease it is about.", examples=[1])
+    created_at: datetime = Field(description="When it was recorded.", examples=[EXAMPLE_MOMENT])
+    facts: dict[str, Any] = Field(
+        description="The holder, the lease's times, the error or the late result.", examples=[{"worker_id": "worker-1"}]
+    )
+
+
+class CheckpointList(Wire):
+    items: list[Checkpoint] = Field(description="The history, newest first.")
+    next_cursor: str | None = Field(description="Always null: the history is bounded.", examples=[None])
+
+
+# --- leases -----------------------------------------------------------------------------------------------------------
+
+
+class ClaimRequest(Wire):
+    """Ask for messages."""
+
+    worker_id: f.WorkerId = Field(
+        description="Who asks. For people and figures; the receipt is what proves ownership.", examples=["worker-1"]
+    )
+    max_messages: Annotated[int, Field(ge=1, le=f.MAX_BATCH)] = Field(1, description="The most leases to grant.", examples=[1])
+    visibility_timeout: f.LeaseSeconds | None = Field(
+        None, description="Length of the leases in seconds. Null takes the queue's.", examples=[300]
+    )
+    wait: Annotated[float, Field(ge=0, le=f.MAX_WAIT_S)] = Field(
+        0.0, description="Seconds to wait for work if there is none, at most 50.", examples=[20]
+    )
+    claim_id: f.ClaimId | None = Field(
+        None,
+        description="A name for this call. Repeating it returns the same leases while they live, so a lost answer loses nothing.",
+        examples=["5f0c2f3a"],
+    )
+    confirm_within: f.LeaseSeconds | None = Field(
+        None,
+        description="The leases run out after this many seconds unless a first beat confirms them, which brings the full visibility timeout.",
+        examples=[10],
+    )
+
+
+class LeasedMessage(MessageFacts):
+    """The message that a lease is for, with what its previous lease last reported."""
+
+
+class Lease(Wire):
+    """The right of one worker to one message, until it expires."""
+
+    receipt: str = Field(description="Names this lease in every later call. Keep it secret.", examples=[EXAMPLE_RECEIPT])
+    generation: int = Field(description="1 for the message's first lease, 2 for its second, …: the fencing token.", examples=[1])
+    attempt: int = Field(description="1 on the first attempt.", examples=[1])
+    expires_at: datetime = Field(description="When the lease expires. For people.", examples=[EXAMPLE_MOMENT])
+    expires_in: float = Field(description="Seconds until the lease expires.", examples=[300.0])
+    deadline_in: float = Field(description="Seconds until its hard end, which no beat moves.", examples=[43200.0])
+    beat_interval: float = Field(description="At most one beat per this many seconds extends.", examples=[60.0])
+    extension: float = Field(description="How far from now an extending beat moves the expiry.", examples=[300.0])
+    message: LeasedMessage = Field(description="The message.")
+
+
+class ClaimResponse(Wire):
+    leases: list[Lease] = Field(description="The leases granted; empty if there was no work.")
+
+
+class LeaseBeat(Wire):
+    receipt: f.ReceiptText = Field(description="The lease's receipt.", examples=[EXAMPLE_RECEIPT])
+    progress: f.Progress | None = Field(None, description="How much real work is done: any number that grows with it.", examples=[17])
+    detail: f.JsonDetail | None = Field(
+        None, description="Where the work stands, for whoever resumes it: any JSON value of at most 8 KiB.", examples=[{"step": "upload"}]
+    )
+
+
+class BeatRequest(Wire):
+    """Prove progress for up to 1000 leases."""
+
+    worker_id: f.WorkerId | None = Field(None, description="Who beats.", examples=["worker-1"])
+    leases: Annotated[list[LeaseBeat], Field(min_length=1, max_length=f.MAX_BATCH)] = Field(description="The leases, 1 to 1000.")
+
+
+BeatStatus = Literal["extended", "held", "stalled", "expired", "lost", "settled", "cancelled", "unknown", "error"]
+
+WHY_NOT = (
+    "`expired`: the lease ran out. `lost`: another lease has been granted since. `settled`: it was acked, nacked or released. "
+    "`cancelled`: the message was cancelled. `unknown`: no such lease. `error`: the database refused this item; the service's log has it."
+)
+
+
+class BeatResult(Wire):
+    receipt: str = Field(description="The receipt asked about.", examples=[EXAMPLE_RECEIPT])
+    status: BeatStatus = Field(
+        description="`extended`: the expiry moved. `held`: within the interval, nothing to do. `stalled`: no progress, not extended. "
+        + WHY_NOT,
+        examples=["extended"],
+    )
+    expires_at: datetime | None = Field(description="When the lease expires. Null if it is gone.", examples=[EXAMPLE_MOMENT])
+    expires_in: float | None = Field(description="Seconds until the lease expires. Null if it is gone.", examples=[300.0])
+    next_beat_in: float | None = Field(description="Seconds until a beat can extend again. Null if the lease is gone.", examples=[60.0])
+
+
+class BeatResponse(Wire):
+    results: list[BeatResult] = Field(description="One per lease, in order.")
+
+
+class LeaseAck(Wire):
+    receipt: f.ReceiptText = Field(description="The lease's receipt.", examples=[EXAMPLE_RECEIPT])
+    output: f.JsonBody | None = Field(None, description="The result: any JSON value of at most 256 KiB.", examples=[{"seconds": 12.5}])
+
+
+class AckRequest(Wire):
+    leases: Annotated[list[LeaseAck], Field(min_length=1, max_length=f.MAX_BATCH)] = Field(description="The leases, 1 to 1000.")
+
+
+class AckResult(Wire):
+    receipt: str = Field(description="The receipt asked about.", examples=[EXAMPLE_RECEIPT])
+    status: Literal["acked", "expired", "lost", "settled", "cancelled", "unknown", "error"] = Field(
+        description="`acked`: the message is completed, for good. " + WHY_NOT, examples=["acked"]
+    )
+    late: bool = Field(description="True if the lease had run out, but nobody had leased the message since.", examples=[False])
+
+
+class AckResponse(Wire):
+    results: list[AckResult] = Field(description="One per lease, in order.")
+
+
+class LeaseNack(Wire):
+    receipt: f.ReceiptText = Field(description="The lease's receipt.", examples=[EXAMPLE_RECEIPT])
+    error: f.ErrorText | None = Field(None, description="What went wrong.", examples=["disk full"])
+    delay: f.DelaySeconds = Field(0.0, description="Seconds before the message becomes ready again.", examples=[30])
+    retryable: bool = Field(True, description="False gives the message up at once.", examples=[True])
+
+
+class NackRequest(Wire):
+    leases: Annotated[list[LeaseNack], Field(min_length=1, max_length=f.MAX_BATCH)] = Field(description="The leases, 1 to 1000.")
+
+
+class NackResult(Wire):
+    receipt: str = Field(description="The receipt asked about.", examples=[EXAMPLE_RECEIPT])
+    status: Literal["requeued", "failed", "expired", "lost", "settled", "cancelled", "unknown", "error"] = Field(
+        description="`requeued`: it will be delivered again. `failed`: it is given up. " + WHY_NOT, examples=["requeued"]
+    )
+
+
+class NackResponse(Wire):
+    results: list[NackResult] = Field(description="One per lease, in order.")
+
+
+class LeaseRelease(Wire):
+    receipt: f.ReceiptText = Field(description="The lease's receipt.", examples=[EXAMPLE_RECEIPT])
+
+
+class ReleaseRequest(Wire):
+    leases: Annotated[list[LeaseRelease], Field(min_length=1, max_length=f.MAX_BATCH)] = Field(description="The leases, 1 to 1000.")
+
+
+class ReleaseResult(Wire):
+    receipt: str = Field(description="The receipt asked about.", examples=[EXAMPLE_RECEIPT])
+    status: Literal["released", "expired", "lost", "settled", "cancelled", "unknown", "error"] = Field(
+        description="`released`: back in the queue, and not an attempt. " + WHY_NOT, examples=["released"]
+    )
+
+
+class ReleaseResponse(Wire):
+    results: list[ReleaseResult] = Field(description="One per lease, in order.")
+
+
+class ActiveLease(Wire):
+    """A lease as an operator sees it. Never carries a receipt."""
+
+    message_id: str = Field(description="The message it is for.", examples=["42"])
+    queue: str = Field(description="The message's queue.", examples=["default"])
+    worker_id: str = Field(description="Who holds it.", examples=["worker-1"])
+    generation: int = Field(description="Its number among the message's leases.", examples=[1])
+    acquired_at: datetime = Field(description="When it was granted.", examples=[EXAMPLE_MOMENT])
+    expires_at: datetime = Field(description="When it expires.", examples=[EXAMPLE_MOMENT])
+    expires_in: float = Field(description="Seconds until it expires; 0 or less once it has.", examples=[120.5])
+    expired: bool = Field(description="True from the instant of its expiry, whether or not it has been reclaimed.", examples=[False])
+    last_beat_at: datetime | None = Field(description="The last beat that changed it.", examples=[EXAMPLE_MOMENT])
+    progress: int | None = Field(description="The last progress reported.", examples=[17])
+    detail: Any = Field(description="The last detail reported.", examples=[{"step": "upload"}])
+
+
+class ActiveLeaseList(Wire):
+    items: list[ActiveLease] = Field(description="The leases, by message id.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=[None])
+
+
+# --- platform ---------------------------------------------------------------------------------------------------------
+
+
+class Health(Wire):
+    status: Literal["ok"] = Field(description="The process answers.", examples=["ok"])
+
+
+class Readiness(Wire):
+    status: Literal["ready", "not-ready"] = Field(description="Whether this replica can serve.", examples=["ready"])
+    database: Literal["ok", "unreachable", "not-migrated"] = Field(
+        description="Whether Postgres answers and its schema is this version's.", examples=["ok"]
+    )
+    timer_lag: float | None = Field(
+        description="Seconds by which this replica's timer is behind its plan. Null before its first pass.", examples=[0.0]
+    )
+    version: str = Field(description="The version of the service.", examples=["0.1.0"])

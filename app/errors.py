@@ -1,0 +1,158 @@
+"""Errors as RFC 9457 problem details, all made in this one place.
+
+ProblemError
+├── queue-not-found, message-not-found                  404
+├── queue-not-empty, queue-protected                    409
+├── unsupported-media-type                              415
+├── invalid-request, invalid-queue-config               422
+└── overloaded, database-unavailable                    503, with Retry-After
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, Field, ValidationError
+from starlette.exceptions import HTTPException
+
+from app.middleware import request_id_of
+from app.store.faults import OverloadedError, RowFaultError, StoreError, UnavailableError
+
+MEDIA_TYPE = "application/problem+json"
+_MOST_ERRORS = 20
+
+log = structlog.get_logger(__name__)
+
+
+class FieldError(BaseModel):
+    field: str = Field(description="Where in the request.", examples=["messages.0.delay"])
+    message: str = Field(description="What is wrong with it.", examples=["Input should be greater than or equal to 0"])
+
+
+class Problem(BaseModel):
+    """Why a request was not carried out (RFC 9457)."""
+
+    type: str = Field(description="A URI that names the kind of problem.", examples=["urn:leasebeat:problem:queue-not-found"])
+    title: str = Field(description="The kind of problem, for people.", examples=["No such queue"])
+    status: int = Field(description="The HTTP status.", examples=[404])
+    detail: str = Field(
+        description="This problem, for people.", examples=["There is no queue named 'emails'. Create it with PUT /queues/emails."]
+    )
+    code: str = Field(description="The kind of problem, for programs. Stable.", examples=["queue-not-found"])
+    request_id: str = Field(description="Names this request in the service's log.", examples=["0f8fad5bd9cb469fa165708677289501"])
+    errors: list[FieldError] | None = Field(None, description="With `invalid-request`: what is wrong, field by field.")
+
+
+class ProblemError(Exception):
+    """A request that is not carried out."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        title: str,
+        detail: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        errors: Sequence[FieldError] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.code = code
+        self.title = title
+        self.detail = detail
+        self.headers = headers
+        self.errors = errors
+
+
+def queue_not_found(name: str) -> ProblemError:
+    return ProblemError(404, "queue-not-found", "No such queue", f"There is no queue named {name!r}. Create it with PUT /queues/{{queue}}.")
+
+
+def message_not_found(message_id: str) -> ProblemError:
+    return ProblemError(404, "message-not-found", "No such message", f"There is no message with the id {message_id!r}.")
+
+
+def invalid_request(errors: Sequence[Any]) -> ProblemError:
+    """Name the fields that are wrong. The input itself is not repeated: it may be a secret, and it may be large."""
+    fields = [FieldError(field=".".join(map(str, error["loc"])), message=error["msg"]) for error in errors[:_MOST_ERRORS]]
+    first = f"{fields[0].field}: {fields[0].message}" if fields[0].field else fields[0].message
+    detail = first if len(errors) == 1 else f"{first} (and {len(errors) - 1} more)"
+    return ProblemError(422, "invalid-request", "The request is not valid", detail, errors=fields)
+
+
+def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """Describe these statuses in OpenAPI as problems."""
+    titles = {404: "There is no such thing.", 409: "It is in the wrong state.", 413: "The body is too large.", 415: "The body is not JSON."}
+    titles |= {422: "The request is not valid.", 503: "The service cannot do it now; try again after `Retry-After` seconds."}
+    return {
+        code: {"description": titles[code], "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}} for code in codes
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Answer every failure as a problem."""
+    app.add_exception_handler(ProblemError, _on_problem)  # type: ignore[arg-type]  # handlers are typed for the base class only
+    app.add_exception_handler(RequestValidationError, _on_validation)  # type: ignore[arg-type]
+    app.add_exception_handler(ValidationError, _on_model)  # type: ignore[arg-type]
+    app.add_exception_handler(StoreError, _on_store)  # type: ignore[arg-type]
+    app.add_exception_handler(HTTPException, _on_http)  # type: ignore[arg-type]
+    app.add_exception_handler(Exception, _on_bug)
+
+
+def respond(request: Request, problem: ProblemError) -> Response:
+    body = Problem(
+        type=f"urn:leasebeat:problem:{problem.code}",
+        title=problem.title,
+        status=problem.status,
+        detail=problem.detail,
+        code=problem.code,
+        request_id=request_id_of(request.scope),
+        errors=list(problem.errors) if problem.errors else None,
+    )
+    return Response(orjson.dumps(body.model_dump(exclude_none=True)), problem.status, dict(problem.headers or {}), MEDIA_TYPE)
+
+
+async def _on_problem(request: Request, error: ProblemError) -> Response:
+    return respond(request, error)
+
+
+async def _on_validation(request: Request, error: RequestValidationError) -> Response:
+    return respond(request, invalid_request(error.errors()))
+
+
+async def _on_model(request: Request, error: ValidationError) -> Response:
+    return respond(request, invalid_request(error.errors(include_url=False, include_context=False, include_input=False)))
+
+
+async def _on_store(request: Request, error: StoreError) -> Response:
+    match error:
+        case UnavailableError():
+            problem = _try_again("database-unavailable", "The database does not answer", "It is not known whether the request took effect.")
+        case OverloadedError():
+            problem = _try_again("overloaded", "Too many requests are waiting", "Nothing was done.")
+        case RowFaultError():
+            problem = ProblemError(
+                500, "row-refused", "The database refused the data", "Nothing was stored. The service's log has the record."
+            )
+        case _:
+            raise error
+    return respond(request, problem)
+
+
+def _try_again(code: str, title: str, detail: str) -> ProblemError:
+    return ProblemError(503, code, title, detail, headers={"Retry-After": "1"})
+
+
+async def _on_http(request: Request, error: HTTPException) -> Response:
+    codes = {404: "not-found", 405: "method-not-allowed", 413: "body-too-large"}
+    code = codes.get(error.status_code, "http-error")
+    return respond(request, ProblemError(error.status_code, code, str(error.detail), str(error.detail), headers=error.headers))
+
+
+async def _on_bug(request: Request, error: Exception) -> Response:
+    log.error("unhandled error", request_id=request_id_of(request.scope), exc_info=error)
+    return respond(request, ProblemError(500, "internal", "Internal error", "The service's log has the record."))

@@ -1,0 +1,32 @@
+"""What became of a lease, and how each verb answers for it: the one place where a refusal gets its word (design rule 2).
+
+The store finds out how a lease ended; these tables turn that into the words of the interface. A verb repeated after it took effect
+answers as it did the first time, so that a lost answer can be asked for again.
+"""
+
+from typing import Literal
+
+End = Literal["acked", "acked_late", "nacked", "released", "expired", "unconfirmed", "cancelled"]
+Fate = Literal["unknown", "lost", "given_up"] | End
+"""How a lease ended; `lost` when a later lease was granted, `given_up` when its nack was the message's last."""
+
+_REFUSALS: dict[str, str] = {
+    "unknown": "unknown",
+    "lost": "lost",
+    "acked": "settled",
+    "acked_late": "settled",
+    "nacked": "settled",
+    "given_up": "settled",
+    "released": "settled",
+    "expired": "expired",
+    "unconfirmed": "expired",
+    "cancelled": "cancelled",
+}
+
+BEAT = _REFUSALS
+ACK = _REFUSALS | {"acked": "acked", "acked_late": "acked"}
+NACK = _REFUSALS | {"nacked": "requeued", "given_up": "failed"}
+RELEASE = _REFUSALS | {"released": "released"}
+
+REPORT_KEPT = frozenset({"lost", "expired", "unconfirmed", "cancelled"})
+"""Fates after which a refused result or error is kept as a `late_report`: the work was done, only too late."""

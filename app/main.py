@@ -1,0 +1,106 @@
+"""The composition root: builds the service from its settings."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Any
+
+from fastapi import FastAPI
+
+from app import errors
+from app.api import docs, health, leases, messages, queues
+from app.api.service import Service
+from app.middleware import RequestIds
+from app.settings import Settings
+from app.store.database import open_database
+from app.store.store import Store
+from app.telemetry import Observed, Telemetry
+from app.timers.figures import Figures
+from app.timers.supervise import supervise
+from app.timers.timer import Timer
+
+_MAX_REQUEST_BYTES = 8 * 1024 * 1024
+
+_DESCRIPTION = """
+Leases for long jobs. A worker **claims** a message, **beats** while it makes progress, and **settles** it: ack, nack or release. While
+it beats, its lease is extended; when it stops, the lease runs out by itself and another worker gets the message.
+
+Delivery is at least once, completion at most once. What drives a client is a duration in seconds (`expires_in`, `next_beat_in`);
+moments are for people. Errors are RFC 9457 problems with a stable `code`.
+"""
+
+_TAGS = [
+    {"name": "queues", "description": "Named streams of messages, each with its own configuration."},
+    {"name": "messages", "description": "Units of work: send them, read their state and history."},
+    {"name": "leases", "description": "What workers do: claim, beat, ack, nack, release."},
+    {"name": "platform", "description": "Health and metrics."},
+]
+
+
+def create_app(settings: Settings, database_url: str) -> FastAPI:
+    """Build the service. Nothing connects before the application starts."""
+    telemetry = Telemetry()
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        database = await open_database(database_url)
+        store = Store(database, shards=settings.shards, poll=settings.sweep_interval, queue_limit=settings.queue_limit)
+        timer = Timer(store, longest_sleep=settings.sweep_interval)
+        figures = Figures(store.reads)
+        service = app.state.service = Service(database, store, settings.migrations, lambda: timer.lag, telemetry.registry)
+        telemetry.observe(Observed(store.tally, lambda: figures.active_leases, lambda: store.parking.parked, lambda: timer.lag))
+        async with _background(
+            {"timer": timer.run, "notifier": store.wakeups.notify, "listener": store.wakeups.listen, "figures": figures.run},
+            service.load_key,
+        ):
+            yield
+        await database.close()
+        telemetry.shutdown()
+
+    app = FastAPI(
+        title="Leasebeat",
+        version=version("leasebeat-server"),
+        description=_DESCRIPTION,
+        openapi_tags=_TAGS,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        max_body_size=_MAX_REQUEST_BYTES,
+        telemetry=telemetry.for_fastapi(),
+        generate_unique_id_function=lambda route: route.name,
+    )
+    app.add_middleware(RequestIds)
+    for router in (queues.router, messages.hot, messages.router, leases.hot, leases.router, health.router):
+        app.include_router(router)
+    docs.install(app)
+    errors.install(app)
+    _describe_problems(app)
+    return app
+
+
+@asynccontextmanager
+async def _background(forever: dict[str, Callable[[], Awaitable[None]]], once: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Run tasks beside the service, and end them with it."""
+    tasks = [asyncio.create_task(supervise(name, run), name=name) for name, run in forever.items()]
+    tasks.append(asyncio.ensure_future(once()))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _describe_problems(app: FastAPI) -> None:
+    """Add the problem to OpenAPI's components: every route refers to it, under a media type that FastAPI would not give it."""
+    generate = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = generate()
+            problem = errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            schema["components"]["schemas"] |= problem.pop("$defs") | {"Problem": problem}
+        return generate()
+
+    app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend it

@@ -1,0 +1,80 @@
+"""Ack: the work is done, for good (design rule 6)."""
+
+from dataclasses import dataclass, field
+
+from app.store.database import Pool, fetch
+from app.store.settle import KEEP_REPORT, LeaseKey, Settled, explain, keep_reports, verdicts_of
+
+_ACK = f"""
+-- Locks: the leases named, in id order; then the messages, of which only the late ones can be awaited, in id order.
+-- Index: lease_pkey, message_pkey.
+with asked as materialized (
+    select * from unnest($2::bigint[], $3::bigint[], $4::json[]) as asked(message_id, generation, output)
+),
+held as materialized (
+    select message_id, generation
+    from lease
+    where shard = $1 and message_id = any($2)
+    order by message_id
+    for update
+),
+ended as (
+    delete from lease
+    using asked join held using (message_id, generation)
+    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = asked.message_id
+    returning lease.message_id, lease.generation, asked.output, lease.progress, lease.detail, lease.expires_at <= now() as late
+),
+late as materialized (
+    select message.id as message_id, asked.generation, asked.output
+    from message
+    join asked on asked.message_id = message.id and asked.generation = message.generation
+    where message.shard = $1
+      and message.id = any(array(select message_id from asked except select message_id from ended))
+      and message.ended_by in ('expired', 'unconfirmed')
+    order by message.id
+    for no key update of message
+),
+done as (
+    select message_id, generation, output, progress, detail, late from ended
+    union all
+    select message_id, generation, output, null, null, true from late
+)
+update message
+set status = 'completed', ended_by = case when ended.late then 'acked_late' else 'acked' end, finished_at = now(),
+    output = ended.output, error = null, {KEEP_REPORT}
+from done as ended
+where message.shard = $1 and message.id = any($2) and message.id = ended.message_id and message.generation = ended.generation
+returning message.id as message_id, message.generation, message.ended_by as fate, null::bigint as ready_queue
+"""  # noqa: S608 - a constant fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """One lease to ack, with its result as JSON text."""
+
+    message_id: int
+    generation: int
+    output: str | None = field(repr=False)
+
+
+async def ack(pool: Pool, shard: int, acks: list[Ack]) -> list[Settled]:
+    """Complete every message whose lease lives, or ran out with nobody having leased it since."""
+    first = {(each.message_id, each.generation): each for each in reversed(acks)}
+    verdicts = await _complete(pool, shard, first)
+    # A lease that was reclaimed under the statement is found expired by now, and its ack is a late one.
+    reclaimed = {lease: each for lease, each in first.items() if verdicts[lease].fate in ("expired", "unconfirmed")}
+    if reclaimed:
+        verdicts |= await _complete(pool, shard, reclaimed)
+    await keep_reports(pool, shard, verdicts, {lease: _report(each) for lease, each in first.items()})
+    return [verdicts[each.message_id, each.generation] for each in acks]
+
+
+async def _complete(pool: Pool, shard: int, acks: dict[LeaseKey, Ack]) -> dict[LeaseKey, Settled]:
+    message_ids, generations = [m for m, _ in acks], [g for _, g in acks]
+    verdicts = verdicts_of(await fetch(pool, _ACK, shard, message_ids, generations, [each.output for each in acks.values()]))
+    await explain(pool, shard, verdicts, acks)
+    return verdicts
+
+
+def _report(ack: Ack) -> str:
+    return f'{{"verb": "ack", "output": {ack.output or "null"}}}'

@@ -1,0 +1,152 @@
+"""Beat: extend the leases whose holders prove progress, at most once per interval (design rules 3, 4, 5)."""
+
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+from app.leases.outcomes import BEAT
+from app.store.database import Pool, fetch
+from app.store.fate import fates_of
+
+_BEAT = """
+-- Locks: the leases asked about, in id order.
+-- Index: lease_pkey. The update touches no indexed column, so it is heap-only.
+with asked as materialized (
+    select * from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::json[]) as asked(message_id, generation, progress, detail)
+),
+held as materialized (
+    select message_id, generation, queue_id, expires_at, deadline, extended_at, extended_progress, confirm_timeout
+    from lease
+    where shard = $1 and message_id = any($2)
+    order by message_id
+    for no key update
+),
+measured as materialized (
+    select
+        asked.message_id, asked.generation, asked.progress, asked.detail,
+        held.expires_at, held.deadline, held.extended_at, held.confirm_timeout,
+        make_interval(secs => queue.beat_interval) as beat_interval,
+        now() + make_interval(secs => queue.extension) as extension_end,
+        now() + make_interval(secs => held.confirm_timeout) as confirmation_end,
+        queue.extension_enabled and held.expires_at < held.deadline
+            and (held.extended_at is null
+                 or now() >= held.extended_at + make_interval(secs => queue.beat_interval)
+                 or held.expires_at - now() < make_interval(secs => queue.beat_interval)) as due,
+        not queue.progress_required or coalesce(asked.progress > held.extended_progress, asked.progress is not null) as progressed
+    from asked
+    join held using (message_id, generation)
+    join queue on queue.id = held.queue_id
+),
+judged as materialized (
+    select *,
+        case when expires_at <= now() then 'expired' when not due then 'held' when progressed then 'extended' else 'stalled' end as status
+    from measured
+),
+beaten as (
+    update lease
+    set expires_at = greatest(
+            lease.expires_at,
+            case when judged.confirmation_end is not null then least(judged.confirmation_end, lease.deadline) end,
+            case when judged.status = 'extended' then least(judged.extension_end, lease.deadline) end
+        ),
+        confirm_timeout = null,
+        extended_at = case when judged.status = 'extended' then now() else lease.extended_at end,
+        extended_progress = case when judged.status = 'extended' then coalesce(judged.progress, lease.extended_progress)
+                                 else lease.extended_progress end,
+        beat_at = now(),
+        progress = coalesce(judged.progress, lease.progress),
+        detail = coalesce(judged.detail, lease.detail)
+    from judged
+    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = judged.message_id
+      and (judged.status = 'extended'
+           or judged.status in ('held', 'stalled')
+              and (judged.progress is not null or judged.detail is not null or judged.confirm_timeout is not null))
+    returning lease.message_id, lease.expires_at, lease.extended_at
+)
+select
+    message_id, generation, status, expires_at,
+    extract(epoch from expires_at - now())::float8 as expires_in,
+    case status
+        when 'stalled' then 0
+        else greatest(0, extract(epoch from least(extended_at + beat_interval, expires_at - beat_interval) - now()))::float8
+    end as next_beat_in
+from (
+    select judged.message_id, judged.generation, judged.status, judged.beat_interval,
+           coalesce(beaten.expires_at, judged.expires_at) as expires_at,
+           coalesce(beaten.extended_at, judged.extended_at, now()) as extended_at
+    from judged
+    left join beaten using (message_id)
+) as answer
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """One proof of work for one lease. `detail` is given as its JSON text."""
+
+    message_id: int
+    generation: int
+    progress: int | None
+    detail: str | None = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Beaten:
+    """What a beat did, in the words of the interface. The times are None if the lease is gone."""
+
+    status: str
+    expires_at: datetime | None = None
+    expires_in: float | None = None
+    next_beat_in: float | None = None
+
+
+_Lease = tuple[int, int]
+
+
+async def beat(pool: Pool, shard: int, beats: list[Beat]) -> list[Beaten]:
+    """Beat every lease, and tell of those that no longer live how they ended."""
+    merged = _merge(beats)
+    rows = await fetch(
+        pool,
+        _BEAT,
+        shard,
+        [each.message_id for each in merged.values()],
+        [each.generation for each in merged.values()],
+        [each.progress for each in merged.values()],
+        [each.detail for each in merged.values()],
+    )
+    verdicts = {(row["message_id"], row["generation"]): _verdict(*row[2:]) for row in rows}
+    missing = [lease for lease in merged if lease not in verdicts]
+    if missing:
+        verdicts |= {lease: Beaten(BEAT[fate]) for lease, fate in (await fates_of(pool, shard, missing)).items()}
+    return _spread(beats, verdicts)
+
+
+def _verdict(status: str, expires_at: datetime, expires_in: float, next_beat_in: float) -> Beaten:
+    return Beaten(status) if status == "expired" else Beaten(status, expires_at, expires_in, next_beat_in)
+
+
+def _merge(beats: list[Beat]) -> dict[_Lease, Beat]:
+    """Make one beat of all that came for one lease: the furthest progress, the newest detail."""
+    merged: dict[_Lease, Beat] = {}
+    for each in beats:
+        lease = (each.message_id, each.generation)
+        earlier = merged.get(lease)
+        merged[lease] = each if earlier is None else _join(earlier, each)
+    return merged
+
+
+def _join(earlier: Beat, later: Beat) -> Beat:
+    reported = [beat.progress for beat in (earlier, later) if beat.progress is not None]
+    return replace(later, progress=max(reported, default=None), detail=later.detail or earlier.detail)
+
+
+def _spread(beats: list[Beat], verdicts: dict[_Lease, Beaten]) -> list[Beaten]:
+    """Answer each beat: of those that shared an extension, the first has made it and the others came within the interval."""
+    answers = []
+    for each in beats:
+        lease = (each.message_id, each.generation)
+        verdict = verdicts[lease]
+        answers.append(verdict)
+        if verdict.status == "extended":
+            verdicts[lease] = replace(verdict, status="held")
+    return answers

@@ -1,0 +1,114 @@
+"""The ways to Postgres.
+
+Beats have a pool of their own, so that no flood of other calls delays them (design rule 11). People's reads have another, and what is
+rare goes through SQLAlchemy.
+Hot statements stand alone and never change session state, so a connection needs no reset between uses.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import asyncpg
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlmodel.ext.asyncio.session import AsyncSession
+
+from app.store.faults import answering
+
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+Row: TypeAlias = asyncpg.Record
+
+STATEMENT_TIMEOUT_S = 30.0
+_BEAT_CONNECTIONS = 2
+_WORK_CONNECTIONS = 8
+_READ_CONNECTIONS = 4
+_ENGINE_CONNECTIONS = 2
+_CLOSE_TIMEOUT_S = 5.0
+# JIT pays for long analyses; here it would only add its compile time to short statements.
+_SESSION = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The pools of one replica."""
+
+    url: str
+    beats: Pool
+    work: Pool
+    reads: Pool
+    engine: AsyncEngine
+
+    async def close(self) -> None:
+        """Close every connection. A pool that cannot close in time, because a statement hangs, is cut off."""
+        for pool in (self.beats, self.work, self.reads):
+            try:
+                await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
+            except TimeoutError:
+                pool.terminate()
+        await self.engine.dispose()
+
+
+async def connect(url: str) -> asyncpg.Connection:
+    """Open one connection outside the pools, for a listener or a migration."""
+    return await asyncpg.connect(plain_url(url), server_settings=_SESSION, timeout=10)
+
+
+async def open_database(url: str) -> Database:
+    """Open the pools. Connections are made when first needed, so this succeeds while Postgres is still starting."""
+    return Database(
+        url, await _pool(url, _BEAT_CONNECTIONS), await _pool(url, _WORK_CONNECTIONS), await _pool(url, _READ_CONNECTIONS), open_engine(url)
+    )
+
+
+def open_engine(url: str) -> AsyncEngine:
+    return create_async_engine(
+        "postgresql+asyncpg://", async_creator=lambda: connect(url), pool_size=_ENGINE_CONNECTIONS, max_overflow=0, pool_pre_ping=True
+    )
+
+
+def plain_url(url: str) -> str:
+    """Drop SQLAlchemy's driver name from a URL, so that both spellings work."""
+    scheme, _, rest = url.partition("://")
+    return f"{scheme.partition('+')[0]}://{rest}"
+
+
+async def fetch(pool: Pool, statement: str, *arguments: object) -> list[Row]:
+    """Run one statement in a transaction of its own: when this returns, it is committed (design rule 7).
+
+    Raises:
+        UnavailableError: Postgres did not answer; whether the statement took effect is unknown.
+
+    """
+    with answering():
+        return await pool.fetch(statement, *arguments)
+
+
+@asynccontextmanager
+async def session(database: Database) -> AsyncIterator[AsyncSession]:
+    """Open a session on the tables, for what is not hot.
+
+    Raises:
+        UnavailableError: Postgres did not answer.
+
+    """
+    with answering():
+        async with AsyncSession(database.engine, expire_on_commit=False) as opened:
+            yield opened
+
+
+async def _pool(url: str, size: int) -> Pool:
+    return await asyncpg.create_pool(
+        plain_url(url),
+        min_size=0,
+        max_size=size,
+        command_timeout=STATEMENT_TIMEOUT_S,
+        timeout=5,
+        server_settings=_SESSION,
+        reset=_keep_session,
+    )
+
+
+async def _keep_session(_connection: object) -> None:
+    """Skip the reset that a pool does by default: a whole round trip, for session state that no statement here changes."""

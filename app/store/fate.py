@@ -1,0 +1,28 @@
+"""Fate: how leases that no longer live came to their end. Read only after a verb found that it has nothing to act on."""
+
+from collections.abc import Iterable
+
+from app.store.database import Pool, fetch
+
+_FATE = """
+-- Locks: none. Runs after the verb's own statement, so it sees whatever ended the lease.
+-- Index: message_pkey.
+select
+    asked.message_id, asked.generation,
+    case
+        when message.id is null or message.generation < asked.generation then 'unknown'
+        when message.generation > asked.generation then 'lost'
+        when message.status = 'in_progress' then 'expired'  -- ran out, and is not reclaimed yet
+        when message.ended_by = 'nacked' and message.status = 'failed' then 'given_up'
+        else message.ended_by
+    end as fate
+from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
+left join message on message.shard = $1 and message.id = asked.message_id
+"""
+
+
+async def fates_of(pool: Pool, shard: int, leases: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """Return the fate of each lease, given as message id and generation, in the words of `app.leases.outcomes`."""
+    leases = list(leases)
+    rows = await fetch(pool, _FATE, shard, [message_id for message_id, _ in leases], [generation for _, generation in leases])
+    return {(row["message_id"], row["generation"]): row["fate"] for row in rows}

@@ -1,0 +1,52 @@
+"""What can go wrong below the service, told apart by what a caller can do about it.
+
+StoreError
+├── UnavailableError    Postgres does not answer: try again later
+├── OverloadedError     too many calls wait already: try again later
+└── RowFaultError       Postgres refuses this one row: trying again will not help
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+
+import asyncpg
+
+
+class StoreError(Exception):
+    """The database could not do what was asked."""
+
+
+class UnavailableError(StoreError):
+    """The database does not answer."""
+
+
+class OverloadedError(StoreError):
+    """Too many calls are waiting for the database."""
+
+
+class RowFaultError(StoreError):
+    """The database refused a row."""
+
+
+_GONE = (
+    OSError,
+    asyncio.TimeoutError,
+    asyncpg.InterfaceError,
+    asyncpg.PostgresConnectionError,
+    asyncpg.OperatorInterventionError,
+    asyncpg.InsufficientResourcesError,
+    asyncpg.InvalidAuthorizationSpecificationError,
+    asyncpg.InvalidCatalogNameError,
+    asyncpg.UndefinedTableError,
+    asyncpg.InternalClientError,
+)
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Turn every sign that Postgres is not there (down, starting, full, not migrated) into `UnavailableError`."""
+    try:
+        yield
+    except _GONE as error:
+        raise UnavailableError(type(error).__name__) from error

@@ -1,0 +1,102 @@
+"""What operators read: messages, their history, and active leases. Never a receipt."""
+
+from collections.abc import Sequence
+
+from app.store.database import Database, Row, fetch
+
+_MESSAGE_FACTS = """
+    message.id, queue.name as queue, message.status, message.body, message.headers, message.priority, message.fairness_key,
+    message.work_type, message.task_id, message.created_at, message.available_at, message.finished_at, message.generation,
+    message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts,
+    message.nacked_count, message.expired_count, message.released_count, message.unconfirmed_count,
+    coalesce(lease.progress, message.progress) as progress, coalesce(lease.detail, message.detail) as detail,
+    message.output, message.error
+"""
+
+_MESSAGE = f"""
+-- Locks: none. Index: message_pkey, once per shard.
+select {_MESSAGE_FACTS}
+from message
+join queue on queue.id = message.queue_id
+left join lease on lease.shard = message.shard and lease.message_id = message.id
+where message.shard = any($1::smallint[]) and message.id = $2
+"""  # noqa: S608 - a constant fragment
+
+_MESSAGES = f"""
+-- Locks: none. Index: message_by_status, one range per status asked for.
+select {_MESSAGE_FACTS}
+from (
+    select found.*
+    from unnest($3::text[]) as wanted(status)
+    cross join lateral (
+        select message.*
+        from message
+        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.id > $4
+        order by message.id
+        limit $5
+    ) as found
+    order by found.id
+    limit $5
+) as message
+join queue on queue.id = message.queue_id
+left join lease on lease.shard = message.shard and lease.message_id = message.id
+order by message.id
+"""  # noqa: S608 - a constant fragment
+
+_CHECKPOINTS = """
+-- Locks: none. Index: checkpoint_pkey.
+select kind, generation, created_at, facts
+from checkpoint
+where shard = any($1::smallint[]) and message_id = $2
+order by generation desc, created_at desc
+limit 200
+"""
+
+_LEASES = """
+-- Locks: none. Index: lease_pkey. Walks active leases until the page is full.
+select
+    lease.message_id, queue.name as queue, lease.worker_id, lease.generation, lease.granted_at as acquired_at, lease.expires_at,
+    extract(epoch from lease.expires_at - now())::float8 as expires_in, lease.expires_at <= now() as expired,
+    lease.beat_at as last_beat_at, lease.progress, lease.detail
+from lease
+join queue on queue.id = lease.queue_id
+where lease.shard = any($1::smallint[]) and lease.message_id > $2
+  and ($3::bigint is null or lease.queue_id = $3)
+  and ($4::text is null or lease.worker_id = $4)
+  and ($5::bool is null or (lease.expires_at <= now()) = $5)
+order by lease.message_id
+limit $6
+"""
+
+_COUNT_LEASES = """
+-- Locks: none. For the figures, in the background.
+select queue.name as queue, count(*) as leases from lease join queue on queue.id = lease.queue_id group by queue.name
+"""
+
+
+class Reads:
+    """Reads for people. They have a pool of their own, so that a slow one delays no worker."""
+
+    def __init__(self, database: Database, shards: int) -> None:
+        self._pool = database.reads
+        self._shards = list(range(shards))
+
+    async def message(self, message_id: int) -> Row | None:
+        rows = await fetch(self._pool, _MESSAGE, self._shards, message_id)
+        return rows[0] if rows else None
+
+    async def messages(self, shard: int, queue_id: int, statuses: Sequence[str], after: int, limit: int) -> list[Row]:
+        """Return up to `limit` messages in one of these states, oldest first, from the first after the id `after` on."""
+        return await fetch(self._pool, _MESSAGES, shard, queue_id, statuses, after, limit)
+
+    async def checkpoints(self, message_id: int) -> list[Row]:
+        """Return a message's history, newest first."""
+        return await fetch(self._pool, _CHECKPOINTS, self._shards, message_id)
+
+    async def leases(self, *, queue_id: int | None, worker_id: str | None, overdue: bool | None, after: int, limit: int) -> list[Row]:
+        """Return up to `limit` active leases by message id, from the first after `after` on."""
+        return await fetch(self._pool, _LEASES, self._shards, after, queue_id, worker_id, overdue, limit)
+
+    async def lease_counts(self) -> dict[str, int]:
+        """Count the active leases of each queue that has any."""
+        return {row["queue"]: row["leases"] for row in await fetch(self._pool, _COUNT_LEASES)}

@@ -1,0 +1,149 @@
+"""Reclaim: end the leases that ran out, and put their messages back or give them up (design rules 8 and 9; seeds 003 and 004)."""
+
+from dataclasses import dataclass
+
+from app.store.database import Pool, fetch
+from app.store.settle import KEEP_REPORT, LAST_ATTEMPT
+
+MAX_UNCONFIRMED = 20
+"""Deliveries that nobody confirmed, after which a message is given up: nothing that takes it ever answers for it."""
+
+_RECLAIM = f"""
+-- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages.
+-- Index: lease_check stops at the first that is not due; lease_pkey, message_pkey, checkpoint_pkey.
+-- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
+with due as materialized (
+    select message_id, generation, expires_at
+    from lease
+    where shard = $1 and check_at <= now()
+    order by check_at
+    limit $2
+    for update skip locked
+),
+moved as (
+    update lease set check_at = due.expires_at
+    from due
+    where lease.shard = $1 and lease.message_id = any(array(select message_id from due where expires_at > now()))
+      and lease.message_id = due.message_id
+),
+ended as (
+    delete from lease
+    where shard = $1 and message_id = any(array(select message_id from due where expires_at <= now()))
+    returning *, confirm_timeout is not null as unconfirmed
+),
+judged as (
+    select
+        ended.*,
+        least(message.attempt_count, 2147483646) + 1 as attempts,
+        coalesce(message.max_attempts, queue.max_attempts) as attempts_allowed,
+        case when ended.unconfirmed then message.unconfirmed_count >= {MAX_UNCONFIRMED - 1} else {LAST_ATTEMPT} end as given_up
+    from ended
+    join message on message.shard = $1 and message.id = ended.message_id and message.generation = ended.generation
+    join queue on queue.id = ended.queue_id
+    where message.id = any(array(select message_id from ended))
+),
+returned as (
+    update message
+    set status = case when ended.given_up then 'failed' else 'pending' end,
+        finished_at = case when ended.given_up then now() end,
+        available_at = now(),
+        ended_by = case when ended.unconfirmed then 'unconfirmed' else 'expired' end,
+        error = case
+            when ended.unconfirmed and ended.given_up then 'Never confirmed'
+            when ended.unconfirmed then message.error
+            when ended.given_up then 'Max retries exceeded'
+            else format('Lease expired - retry %s/%s', ended.attempts, ended.attempts_allowed)
+        end,
+        attempt_count = least(message.attempt_count, 2147483647 - (not ended.unconfirmed)::int) + (not ended.unconfirmed)::int,
+        expired_count = least(message.expired_count, 2147483647 - (not ended.unconfirmed)::int) + (not ended.unconfirmed)::int,
+        unconfirmed_count = least(message.unconfirmed_count, 2147483647 - ended.unconfirmed::int) + ended.unconfirmed::int,
+        {KEEP_REPORT}
+    from judged as ended
+    where message.shard = $1 and message.id = any(array(select message_id from ended))
+      and message.id = ended.message_id and message.generation = ended.generation
+    returning message.id
+),
+noted as (
+    insert into checkpoint (shard, message_id, generation, kind, facts)
+    select $1, message_id, generation, case when unconfirmed then 'unconfirmed' else 'lease_expired' end,
+           json_build_object(
+               'error', case when unconfirmed then 'Delivery was not confirmed' else 'Lease expired' end,
+               'retry_count', attempts - unconfirmed::int, 'max_retries', attempts_allowed, 'will_retry', not given_up,
+               'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
+           )
+    from judged
+    on conflict do nothing
+)
+select
+    (select count(*) from due) as looked_at,
+    count(*) as expired,
+    count(*) filter (where given_up) as given_up,
+    coalesce(array_agg(distinct queue_id) filter (where not given_up), array[]::bigint[]) as ready_queues,
+    coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
+from judged
+"""  # noqa: S608 - constant fragments
+
+_PROMOTE = """
+-- Locks: the delayed messages that are due, earliest first, skipping those in other hands.
+-- Index: message_due stops at the first that is not due; message_pkey.
+with due as materialized (
+    select id
+    from message
+    where shard = $1 and status = 'scheduled' and available_at <= now()
+    order by available_at
+    limit $2
+    for update skip locked
+),
+promoted as (
+    update message set status = 'pending'
+    where shard = $1 and id = any(array(select id from due))
+    returning queue_id
+)
+select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as ready_queues from promoted
+"""
+
+_NEXT_DUE = """
+-- Locks: none. Index: the first entries of lease_check and message_due.
+select extract(epoch from least(
+    (select min(check_at) from lease where shard = $1),
+    (select min(available_at) from message where shard = $1 and status = 'scheduled')
+) - now())::float8 as seconds
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaimed:
+    """What one pass did. `lag` is the longest time, in seconds, that one of these leases had been over."""
+
+    looked_at: int
+    expired: int
+    given_up: int
+    ready_queues: list[int]
+    lag: float
+
+
+@dataclass(frozen=True, slots=True)
+class Promoted:
+    """What one pass did with delayed messages."""
+
+    promoted: int
+    ready_queues: list[int]
+
+
+async def reclaim(pool: Pool, shard: int, limit: int) -> Reclaimed:
+    """Look at up to `limit` leases that are due for a look, and end those that ran out."""
+    (row,) = await fetch(pool, _RECLAIM, shard, limit)
+    return Reclaimed(**row)
+
+
+async def promote(pool: Pool, shard: int, limit: int) -> Promoted:
+    """Make up to `limit` delayed messages ready whose time has come."""
+    (row,) = await fetch(pool, _PROMOTE, shard, limit)
+    return Promoted(**row)
+
+
+async def next_due(pool: Pool, shard: int) -> float | None:
+    """Return the seconds until the next lease or delayed message is due, negative if it is overdue, None if there is none."""
+    (row,) = await fetch(pool, _NEXT_DUE, shard)
+    seconds: float | None = row["seconds"]
+    return seconds

@@ -1,0 +1,49 @@
+"""Release: give a message back untouched; not an attempt (design rule 9)."""
+
+from dataclasses import dataclass
+
+from app.store.database import Pool, fetch
+from app.store.settle import KEEP_REPORT, Settled, explain, verdicts_of
+
+_RELEASE = f"""
+-- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
+-- Index: lease_pkey, message_pkey.
+with asked as materialized (
+    select * from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
+),
+held as materialized (
+    select message_id, generation, expires_at
+    from lease
+    where shard = $1 and message_id = any($2)
+    order by message_id
+    for update
+),
+ended as (
+    delete from lease
+    using asked join held using (message_id, generation)
+    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = asked.message_id and held.expires_at > now()
+    returning lease.*
+)
+update message
+set status = 'pending', available_at = now(), ended_by = 'released',
+    released_count = least(message.released_count, 2147483646) + 1, {KEEP_REPORT}
+from ended
+where message.shard = $1 and message.id = any($2) and message.id = ended.message_id and message.generation = ended.generation
+returning message.id as message_id, message.generation, 'released' as fate, message.queue_id as ready_queue
+"""  # noqa: S608 - a constant fragment
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """One lease to give back."""
+
+    message_id: int
+    generation: int
+
+
+async def release(pool: Pool, shard: int, releases: list[Release]) -> list[Settled]:
+    """End the lease of every message that is still held, and put it back as ready."""
+    leases = {(each.message_id, each.generation): each for each in releases}
+    verdicts = verdicts_of(await fetch(pool, _RELEASE, shard, [m for m, _ in leases], [g for _, g in leases]))
+    await explain(pool, shard, verdicts, leases)
+    return [verdicts[each.message_id, each.generation] for each in releases]

@@ -1,0 +1,143 @@
+"""The store: every verb on messages and leases, coalesced per shard, counted per batch, with the wake-ups that each one owes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
+
+from app.leases import outcomes
+from app.store.ack import Ack, ack
+from app.store.alarm import Alarm
+from app.store.beat import Beat, Beaten, beat
+from app.store.claim import Claim, GrantedLease
+from app.store.coalescer import Coalescer
+from app.store.database import Database, Pool
+from app.store.faults import RowFaultError
+from app.store.nack import Nack, nack
+from app.store.parking import Parking
+from app.store.queues import QueueRef, Queues
+from app.store.reads import Reads
+from app.store.reclaim import Promoted, Reclaimed, next_due, promote, reclaim
+from app.store.release import Release, release
+from app.store.send import NewMessage, Sending, send
+from app.store.settle import Settled
+from app.store.tally import Tally
+from app.store.wakeups import Wakeups
+
+RowT = TypeVar("RowT")
+VerdictT = TypeVar("VerdictT")
+Lanes = dict[int, Coalescer[RowT, VerdictT]]
+
+_BATCH_ROWS = 1000
+
+
+class Store:
+    """One replica's store.
+
+    The verbs on leases take pairs of shard and row, and return one verdict per row, in order; `RowFaultError` stands for the verdict
+    of a row that Postgres refused. Every verb may raise `UnavailableError` (Postgres did not answer; whether the call took effect is
+    unknown) and `OverloadedError` (nothing was done).
+    """
+
+    def __init__(self, database: Database, *, shards: int, poll: float, queue_limit: int) -> None:
+        self.shards = range(shards)
+        self.queues = Queues(database, shards)
+        self.reads = Reads(database, shards)
+        self.alarm = Alarm()
+        self.tally = Tally()
+        self.parking = Parking(database.work, poll=poll, on_granted=self._note_granted, give_back=self.give_back)
+        self.wakeups = Wakeups(database, self.parking)
+        self._pool = database.work
+
+        def lanes(name: str, pool: Pool, verb: Callable[[Pool, int, list[RowT]], Awaitable[list[VerdictT]]]) -> Lanes[RowT, VerdictT]:
+            return {shard: Coalescer(name, partial(verb, pool, shard), batch=_BATCH_ROWS, limit=queue_limit) for shard in self.shards}
+
+        self._send = lanes("send", database.work, send)
+        self._beat = lanes("beat", database.beats, beat)
+        self._ack = lanes("ack", database.work, ack)
+        self._nack = lanes("nack", database.work, nack)
+        self._release = lanes("release", database.work, release)
+
+    async def send(self, queue: QueueRef, messages: list[NewMessage]) -> list[int] | None:
+        """Store the messages and return their ids, or None if the queue is gone.
+
+        Raises:
+            RowFaultError: Postgres refuses one of them; none is stored.
+
+        """
+        (ids,) = await self._send[queue.shard].submit([Sending(queue.id, messages)], size=len(messages))
+        if isinstance(ids, RowFaultError):
+            raise ids
+        if ids is not None:
+            self.tally.sends += len(ids)
+            self._note_ready([queue.id], (message.delay for message in messages))
+        return ids
+
+    async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> list[GrantedLease]:
+        """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late."""
+        return await self.parking.claim(queue, wanted, wait)
+
+    async def beat(self, beats: Sequence[tuple[int, Beat]]) -> list[Beaten | RowFaultError]:
+        verdicts = await _submit(self._beat, beats)
+        self.tally.beats.update(verdict.status for verdict in verdicts if isinstance(verdict, Beaten))
+        return verdicts
+
+    async def ack(self, acks: Sequence[tuple[int, Ack]]) -> list[Settled | RowFaultError]:
+        return self._note_settled("ack", outcomes.ACK, await _submit(self._ack, acks))
+
+    async def nack(self, nacks: Sequence[tuple[int, Nack]]) -> list[Settled | RowFaultError]:
+        return self._note_settled("nack", outcomes.NACK, await _submit(self._nack, nacks), (row.delay for _, row in nacks))
+
+    async def release(self, releases: Sequence[tuple[int, Release]]) -> list[Settled | RowFaultError]:
+        return self._note_settled("release", outcomes.RELEASE, await _submit(self._release, releases))
+
+    async def reclaim(self, shard: int, limit: int) -> Reclaimed:
+        """Make one pass over the leases that are due for a look. A full pass means that more may be due."""
+        done = await reclaim(self._pool, shard, limit)
+        if done.expired:
+            self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
+            self.tally.observe_lag(done.lag)
+        self._note_ready(done.ready_queues)
+        return done
+
+    async def promote(self, shard: int, limit: int) -> Promoted:
+        """Make one pass over the delayed messages that are due. A full pass means that more may be due."""
+        done = await promote(self._pool, shard, limit)
+        self._note_ready(done.ready_queues)
+        return done
+
+    async def next_due(self, shard: int) -> float | None:
+        """Return the seconds until a lease or a delayed message is due, or None."""
+        return await next_due(self._pool, shard)
+
+    def _note_settled(
+        self, verb: str, words: Mapping[str, str], verdicts: list[Settled | RowFaultError], delays: Iterable[float] = ()
+    ) -> list[Settled | RowFaultError]:
+        settled = [verdict for verdict in verdicts if isinstance(verdict, Settled)]
+        self.tally.settles.update((verb, words[verdict.fate]) for verdict in settled)
+        self._note_ready({verdict.ready_queue for verdict in settled if verdict.ready_queue is not None}, delays)
+        return verdicts
+
+    def _note_ready(self, queue_ids: Iterable[int], delays: Iterable[float] = ()) -> None:
+        self.wakeups.ready(queue_ids)
+        if soonest := min((delay for delay in delays if delay > 0), default=None):
+            self.alarm.set(soonest)
+
+    def _note_granted(self, leases: list[GrantedLease]) -> None:
+        self.tally.claims += len(leases)
+        self.alarm.set(min(lease.expires_in for lease in leases))
+
+    async def give_back(self, leases: list[GrantedLease]) -> None:
+        """Release leases that nobody was there to take."""
+        await self.release([(lease.shard, Release(lease.message_id, lease.generation)) for lease in leases])
+
+
+async def _submit(lanes: Lanes[RowT, VerdictT], rows: Sequence[tuple[int, RowT]]) -> list[VerdictT | RowFaultError]:
+    """Carry out rows that may be of several shards, each in its own shard's lane."""
+    shards = {shard for shard, _ in rows}
+    if len(shards) == 1:
+        return await lanes[shards.pop()].submit([row for _, row in rows])
+    parts = [[(index, row) for index, (of, row) in enumerate(rows) if of == shard] for shard in shards]
+    answers = await asyncio.gather(*(lanes[shard].submit([row for _, row in part]) for shard, part in zip(shards, parts, strict=True)))
+    placed = {index: verdict for part, answer in zip(parts, answers, strict=True) for (index, _), verdict in zip(part, answer, strict=True)}
+    return [placed[index] for index in range(len(rows))]

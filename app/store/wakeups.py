@@ -1,0 +1,85 @@
+"""Wake-ups for parked claims on every way into `pending`: at once in this replica, by one throttled NOTIFY in the others.
+
+Nothing depends on a notification: parked claims also look by themselves once per sweep interval, and a listener whose connection
+breaks comes back by itself and wakes everybody, for what it may have missed.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Iterable
+
+import asyncpg
+import structlog
+
+from app.store.database import Database, connect, fetch
+from app.store.faults import UnavailableError, answering
+from app.store.parking import Parking
+
+_CHANNEL = "leasebeat_ready"
+_THROTTLE_S = 0.02
+_QUEUES_PER_NOTIFICATION = 300  # a payload is limited to 8000 bytes
+_RECONNECT_S = 0.5
+
+_NOTIFY = """
+-- Locks: none but the notification queue's own, at commit. Throttled, so that no send waits for it.
+select pg_notify($1, $2)
+"""
+
+log = structlog.get_logger(__name__)
+
+
+class Wakeups:
+    """Tells parked claims, here and in the other replicas, that queues may have ready messages."""
+
+    def __init__(self, database: Database, parking: Parking) -> None:
+        self._database = database
+        self._parking = parking
+        self._replica = uuid.uuid4().hex
+        self._unsent: set[int] = set()
+        self._has_unsent = asyncio.Event()
+
+    def ready(self, queue_ids: Iterable[int]) -> None:
+        queue_ids = list(queue_ids)
+        self._parking.wake(queue_ids)
+        self._unsent.update(queue_ids)
+        if self._unsent:
+            self._has_unsent.set()
+
+    async def notify(self) -> None:
+        """Tell the other replicas, for as long as this one runs."""
+        while True:
+            await self._has_unsent.wait()
+            self._has_unsent.clear()
+            queue_ids = [self._unsent.pop() for _ in range(min(len(self._unsent), _QUEUES_PER_NOTIFICATION))]
+            if self._unsent:
+                self._has_unsent.set()
+            try:
+                await fetch(self._database.work, _NOTIFY, _CHANNEL, f"{self._replica} {' '.join(map(str, queue_ids))}")
+            except UnavailableError:
+                log.warning("notification not sent; the other replicas will find out by polling")
+            await asyncio.sleep(_THROTTLE_S)
+
+    async def listen(self) -> None:
+        """Hear from the other replicas, for as long as this one runs, over as many connections as it takes."""
+        while True:
+            try:
+                with answering():
+                    await self._listen_on(await connect(self._database.url))
+            except UnavailableError as error:
+                log.warning("listener lost its connection", reason=str(error))
+            await asyncio.sleep(_RECONNECT_S)
+
+    async def _listen_on(self, connection: "asyncpg.Connection[asyncpg.Record]") -> None:
+        gone = asyncio.Event()
+        connection.add_termination_listener(lambda _: gone.set())
+        try:
+            await connection.add_listener(_CHANNEL, self._heard)
+            self._parking.wake_all()
+            await gone.wait()
+        finally:
+            connection.terminate()
+
+    def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        replica, *queue_ids = str(payload).split()
+        if replica != self._replica:
+            self._parking.wake(map(int, queue_ids))

@@ -1,0 +1,84 @@
+"""Fixtures: a Postgres for the run, databases, a shared server, and queues of one's own on it."""
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
+
+import asyncpg
+import httpx
+import pytest
+from harness.api import Api
+from harness.postgres import Databases, databases
+from harness.server import Server
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """One Postgres for the whole run. It is fast, not crash-safe."""
+    folder: Path = tmp_path_factory.mktemp("postgres") / "data"
+    with databases(folder) as made:
+        yield made
+
+
+@pytest.fixture(scope="session")
+def shared_database(postgres: Databases) -> str:
+    """The database of the shared server."""
+    return postgres.create()
+
+
+@pytest.fixture(scope="session")
+def server(shared_database: str) -> Iterator[Server]:
+    """One server process for all tests that leave it as it was."""
+    with Server(shared_database) as running:
+        yield running
+
+
+@pytest.fixture
+def database_url(postgres: Databases) -> Iterator[str]:
+    """A database of the test's own."""
+    url = postgres.create()
+    yield url
+    postgres.drop(url)
+
+
+@pytest.fixture
+def start_server(database_url: str) -> Iterator[Callable[..., Server]]:
+    """Start server processes on the test's own database; they end with the test."""
+    started: list[Server] = []
+
+    def start(**settings: object) -> Server:
+        started.append(Server(database_url, **settings))
+        return started[-1].wait_until_ready()
+
+    yield start
+    for each in started:
+        each.__exit__(None, None, None)
+
+
+@pytest.fixture
+def api(server: Server) -> Iterator[Api]:
+    """The shared server's interface."""
+    with httpx.Client(base_url=server.url, timeout=70) as client:
+        yield Api(client)
+
+
+@pytest.fixture
+def queue(api: Api) -> Iterator[str]:
+    """A queue of the test's own, with the default configuration."""
+    name = f"queue-{uuid.uuid4().hex[:12]}"
+    api.put_queue(name)
+    yield name
+    api.client.delete(f"/queues/{name}", params={"force": True})
+
+
+@pytest.fixture
+async def sql(shared_database: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
+    """A connection to the shared server's database."""
+    connection = await asyncpg.connect(shared_database)
+    yield connection
+    await connection.close()

@@ -1,0 +1,1 @@
+"""What the tests run on: a real Postgres, and real server processes."""

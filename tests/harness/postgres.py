@@ -1,0 +1,59 @@
+"""One Postgres for the whole run, and a fresh migrated database for whoever asks."""
+
+import asyncio
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+
+from app import embedded
+from app.store.migrations import migrate
+
+MIGRATIONS = Path(__file__).parents[2] / "alembic"
+
+# Safe to lose: no test of this Postgres pulls its plug. Those that do start one of their own with these left out.
+FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=300")
+
+
+def programs() -> Path | None:
+    """The folder of the Postgres programs to test on, if TEST_POSTGRES_BIN names one."""
+    named = os.environ.get("TEST_POSTGRES_BIN")
+    return Path(named) if named else None
+
+
+class Databases:
+    """Makes databases on one Postgres, each a copy of a migrated template."""
+
+    def __init__(self, postgres: embedded.EmbeddedPostgres) -> None:
+        self.postgres = postgres
+        self._run(postgres.url, "create database migrated")
+        migrate(postgres.url_of("migrated"), MIGRATIONS)
+
+    def create(self) -> str:
+        """Make a database and return its URL."""
+        name = f"test_{uuid.uuid4().hex}"
+        self._run(self.postgres.url, f"create database {name} template migrated strategy file_copy")
+        return self.postgres.url_of(name)
+
+    def drop(self, url: str) -> None:
+        self._run(self.postgres.url, f"drop database {url.rpartition('/')[2]} with (force)")
+
+    @staticmethod
+    def _run(url: str, statement: str) -> None:
+        async def run() -> None:
+            connection = await asyncpg.connect(url)
+            try:
+                await connection.execute(statement)
+            finally:
+                await connection.close()
+
+        asyncio.run(run())
+
+
+@contextmanager
+def databases(folder: Path) -> Iterator[Databases]:
+    with embedded.running(folder, programs(), FAST) as postgres:
+        yield Databases(postgres)

@@ -1,0 +1,73 @@
+"""A real server process."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+START_TIMEOUT_S = 30.0
+
+
+class Server:
+    """`leasebeat-server serve` in a process of its own, on a free port of loopback."""
+
+    def __init__(self, database_url: str | None, **settings: object) -> None:
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._log = tempfile.TemporaryFile("w+")
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(("LEASEBEAT_", "OTEL_", "DATABASE_URL"))}
+        if database_url:
+            environment["DATABASE_URL"] = database_url
+        environment |= {f"LEASEBEAT_{name.upper()}": str(value) for name, value in settings.items()}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "app", "serve", "--port", str(self.port)], env=environment, stdout=self._log, stderr=self._log
+        )
+
+    def wait_until_ready(self) -> Self:
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                if httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200:
+                    return self
+            except httpx.TransportError:
+                pass
+            time.sleep(0.02)
+        raise AssertionError(f"the server did not become ready:\n{self.log}")
+
+    @property
+    def log(self) -> str:
+        """Everything that the process has printed."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def kill(self) -> None:
+        """End it as `kill -9` does."""
+        self.process.kill()
+        self.process.wait(10)
+
+    def stop(self, timeout: float = 30) -> int:
+        """Ask it to stop, and return its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout)
+
+    def __enter__(self) -> Self:
+        return self.wait_until_ready()
+
+    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.kill()
+        self._log.close()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
