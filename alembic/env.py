@@ -1,6 +1,7 @@
 """Run the migrations on the connection that `app.store.migrations` hands over.
 
-Two runs at once take turns by an advisory lock, and a statement that cannot get its lock soon gives up rather than queue in front of traffic.
+Two runs at once take turns by an advisory lock, and a statement that cannot get its lock soon gives up rather than queue in front of
+traffic.
 """
 
 from sqlalchemy import Connection, text

@@ -187,7 +187,7 @@ class ClaimRequest(Wire):
     )
     confirm_within: f.LeaseSeconds | None = Field(
         None,
-        description="The leases run out after this many seconds unless a first beat confirms them, which brings the full visibility timeout.",
+        description="The leases run out after this many seconds unless a beat confirms them, which brings the full visibility timeout.",
         examples=[10],
     )
 
