@@ -23,6 +23,11 @@ from app.store.faults import OverloadedError, RowFaultError, StoreError, Unavail
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 20
+_HTTP_PROBLEMS = {
+    404: ("not-found", "No such path"),
+    405: ("method-not-allowed", "No such method on this path"),
+    413: ("body-too-large", "The body is too large"),
+}
 
 log = structlog.get_logger(__name__)
 
@@ -78,10 +83,16 @@ def message_not_found(message_id: str) -> ProblemError:
 
 def invalid_request(errors: Sequence[Any]) -> ProblemError:
     """Name the fields that are wrong. The input itself is not repeated: it may be a secret, and it may be large."""
-    fields = [FieldError(field=".".join(map(str, error["loc"])), message=error["msg"]) for error in errors[:_MOST_ERRORS]]
-    first = f"{fields[0].field}: {fields[0].message}" if fields[0].field else fields[0].message
+    fields = [FieldError(field=_field(error["loc"]), message=error["msg"]) for error in errors[:_MOST_ERRORS]]
+    first = f"{fields[0].field}: {fields[0].message}"
     detail = first if len(errors) == 1 else f"{first} (and {len(errors) - 1} more)"
     return ProblemError(422, "invalid-request", "The request is not valid", detail, errors=fields)
+
+
+def _field(where: Sequence[str | int]) -> str:
+    """Name a field: one of the body by its path alone, the body as a whole as `body`, a parameter as `path.…` or `query.…`."""
+    inner = where[1:] if where and where[0] == "body" else where
+    return ".".join(map(str, inner)) or "body"
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
@@ -148,9 +159,8 @@ def _try_again(code: str, title: str, detail: str) -> ProblemError:
 
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
-    codes = {404: "not-found", 405: "method-not-allowed", 413: "body-too-large"}
-    code = codes.get(error.status_code, "http-error")
-    return respond(request, ProblemError(error.status_code, code, str(error.detail), str(error.detail), headers=error.headers))
+    code, title = _HTTP_PROBLEMS.get(error.status_code, ("http-error", str(error.detail)))
+    return respond(request, ProblemError(error.status_code, code, title, str(error.detail), headers=error.headers))
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from app import errors
 from app.api import docs, health, leases, messages, queues
 from app.api.service import Service
-from app.middleware import RequestIds
+from app.middleware import BodyLimit, RequestIds
 from app.settings import Settings
 from app.store.database import open_database
 from app.store.store import Store
@@ -66,10 +66,10 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
-        max_body_size=_MAX_REQUEST_BYTES,
         telemetry=telemetry.for_fastapi(),
         generate_unique_id_function=lambda route: route.name,
     )
+    app.add_middleware(BodyLimit, max_bytes=_MAX_REQUEST_BYTES)
     app.add_middleware(RequestIds)
     for router in (queues.router, messages.hot, messages.router, leases.hot, leases.router, health.router):
         app.include_router(router)

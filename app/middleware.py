@@ -3,7 +3,8 @@
 import re
 import uuid
 
-from starlette.datastructures import MutableHeaders
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADER = b"x-request-id"
@@ -35,3 +36,33 @@ class RequestIds:
             await send(message)
 
         await self._app(scope, receive, send_named)
+
+
+class BodyLimit:
+    """Refuse a body that is too large as a problem like any other: it is found out where the body is read, inside the error handlers."""
+
+    def __init__(self, app: ASGIApp, max_bytes: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        announced = Headers(scope=scope).get("content-length", "")
+        read = 0
+
+        async def receive_limited() -> Message:
+            nonlocal read
+            if announced.isdecimal() and int(announced) > self._max_bytes:
+                raise self._refusal()
+            message = await receive()
+            read += len(message.get("body", b""))
+            if read > self._max_bytes:
+                raise self._refusal()
+            return message
+
+        await self._app(scope, receive_limited, send)
+
+    def _refusal(self) -> HTTPException:
+        return HTTPException(413, f"A body may be at most {self._max_bytes} bytes long.")

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import asyncpg
-import httpx
 import pytest
 from harness.api import Api
-from harness.postgres import Databases, databases
+from harness.postgres import Databases, RunOut, databases, execute
+from harness.postgres_of_own import OwnPostgres, own_postgres
 from harness.server import Server
 
 
@@ -47,12 +47,19 @@ def database_url(postgres: Databases) -> Iterator[str]:
 
 
 @pytest.fixture
+def postgres_of_own(tmp_path: Path) -> Iterator[OwnPostgres]:
+    """A Postgres that the test may crash."""
+    with own_postgres(tmp_path / "data") as postgres:
+        yield postgres
+
+
+@pytest.fixture
 def start_server(database_url: str) -> Iterator[Callable[..., Server]]:
     """Start server processes on the test's own database; they end with the test."""
     started: list[Server] = []
 
-    def start(**settings: object) -> Server:
-        started.append(Server(database_url, **settings))
+    def start(*, wrong_clock_s: float = 0, **settings: object) -> Server:
+        started.append(Server(database_url, wrong_clock_s=wrong_clock_s, **settings))
         return started[-1].wait_until_ready()
 
     yield start
@@ -61,10 +68,9 @@ def start_server(database_url: str) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture
-def api(server: Server) -> Iterator[Api]:
+def api(server: Server) -> Api:
     """The shared server's interface."""
-    with httpx.Client(base_url=server.url, timeout=70) as client:
-        yield Api(client)
+    return server.api
 
 
 @pytest.fixture
@@ -74,6 +80,16 @@ def queue(api: Api) -> Iterator[str]:
     api.put_queue(name)
     yield name
     api.client.delete(f"/queues/{name}", params={"force": True})
+
+
+@pytest.fixture
+def run_out(shared_database: str) -> RunOut:
+    """Make a lease on the shared server run out without its timer noticing."""
+
+    def run_out(message_id: str) -> None:
+        execute(shared_database, "update lease set expires_at = now(), check_at = 'infinity' where message_id = $1", int(message_id))
+
+    return run_out
 
 
 @pytest.fixture

@@ -131,7 +131,7 @@ def upgrade() -> None:
 
 def _tune() -> None:
     # Half-empty pages leave room for the next version of each lease beside it, so that a beat is a heap-only update.
-    op.execute("alter table lease set (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)")
+    op.execute("alter table lease set (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)")
     op.execute("alter table message set (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)")
 
 

@@ -11,7 +11,7 @@ from app.api import schemas
 from app.api.service import service_of
 from app.store.database import session
 from app.store.faults import UnavailableError
-from app.store.migrations import current_revision, newest_revision
+from app.store.migrations import current_revision, is_behind
 
 router = APIRouter(tags=["platform"])
 
@@ -28,14 +28,14 @@ async def healthz() -> schemas.Health:
     "/readyz", summary="Whether this replica can serve", responses={503: {"model": schemas.Readiness, "description": "It cannot, now."}}
 )
 async def readyz(request: Request, response: Response) -> schemas.Readiness:
-    """Answer 200 if Postgres answers, its schema is this version's, and the timer keeps up; else 503."""
+    """Answer 200 if Postgres answers, its schema is this version's or a later one's, and the timer keeps up; else 503."""
     service = service_of(request)
     lag = service.timer_lag()
     try:
         async with session(service.database) as opened:
             connection = await opened.connection()
-            migrated = await connection.run_sync(current_revision) == newest_revision(service.migrations)
-        state: Literal["ok", "unreachable", "not-migrated"] = "ok" if migrated else "not-migrated"
+            current = await connection.run_sync(current_revision)
+        state: Literal["ok", "unreachable", "not-migrated"] = "not-migrated" if is_behind(current, service.migrations) else "ok"
     except UnavailableError:
         state = "unreachable"
     ready = state == "ok" and lag < MAX_TIMER_LAG_S and service.can_issue_receipts

@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
+from pydantic_core import from_json
 
 from app.api.schemas import Wire
-from app.errors import ProblemError
+from app.errors import ProblemError, invalid_request
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -30,6 +31,24 @@ class HotRoute(APIRoute):
             return await endpoint(request=request, body=body, **request.path_params)  # type: ignore[no-any-return]
 
         return handle
+
+
+class JsonRoute(APIRoute):
+    """A route like any other, save that its body is refused where a hot one would be: no JSON by its type, no JSON in fact."""
+
+    def get_route_handler(self) -> Handler:
+        handle = super().get_route_handler()
+
+        async def check(request: Request) -> Response:
+            if self.body_field:
+                _require_json(request)
+                try:
+                    from_json(await request.body())
+                except ValueError as error:
+                    raise invalid_request([{"loc": (), "msg": f"Invalid JSON: {error}"}]) from error
+            return await handle(request)
+
+        return check
 
 
 def json_response(value: object, status: int = 200) -> Response:

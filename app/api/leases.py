@@ -118,7 +118,9 @@ async def list_leases(
     """List active leases by message id: who holds what, since when, until when. Never a receipt."""
     service = service_of(request)
     queue_id = (await service.queue_named(queue)).id if queue else None
-    rows = await service.store.reads.leases(queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit)
+    rows = await service.store.reads.leases(
+        queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1
+    )
     return json_response(page([active_lease_view(row) for row in rows], limit, "message_id"))
 
 

@@ -77,7 +77,7 @@ async def list_messages(
     """List a queue's messages, oldest first."""
     service = service_of(request)
     found = await service.queue_named(queue)
-    rows = await service.store.reads.messages(found.shard, found.id, [status] if status else STATUSES, id_number(cursor), limit)
+    rows = await service.store.reads.messages(found.shard, found.id, [status] if status else STATUSES, id_number(cursor), limit + 1)
     return json_response(page([message_view(row) for row in rows], limit, "id"))
 
 

@@ -5,19 +5,20 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import fields, schemas
+from app.api.hot import JsonRoute
 from app.api.params import PageLimit, QueuePath
 from app.api.service import service_of
 from app.errors import ProblemError, documented, queue_not_found
 from app.store.models import Queue
 from app.store.queues import DEFAULT_QUEUE, QueueNotEmptyError
 
-router = APIRouter(tags=["queues"])
+router = APIRouter(tags=["queues"], route_class=JsonRoute)
 
 
 @router.put(
     "/queues/{queue}",
     summary="Create or reconfigure a queue",
-    responses={201: {"model": schemas.Queue, "description": "The queue is new."}, **documented(422, 503)},
+    responses={201: {"model": schemas.Queue, "description": "The queue is new."}, **documented(413, 415, 422, 503)},
 )
 async def put_queue(queue: QueuePath, config: schemas.QueueConfig, request: Request, response: Response) -> schemas.Queue:
     """Give a queue this configuration, and create it if there is none of this name. A field that is left out gets its default."""
@@ -36,8 +37,10 @@ async def list_queues(
     limit: PageLimit = 100,
 ) -> schemas.QueueList:
     """List the queues by name."""
-    queues = await service_of(request).store.queues.page(cursor, limit)
-    return schemas.QueueList(items=[_shown(queue) for queue in queues], next_cursor=queues[-1].name if len(queues) == limit else None)
+    queues = await service_of(request).store.queues.page(cursor, limit + 1)
+    return schemas.QueueList(
+        items=[_shown(queue) for queue in queues[:limit]], next_cursor=queues[limit - 1].name if len(queues) > limit else None
+    )
 
 
 @router.get("/queues/{queue}", summary="Read a queue", responses=documented(404, 422, 503))

@@ -58,8 +58,8 @@ def lease_view(lease: GrantedLease, queue: str, receipts: Receipts) -> dict[str,
 
 
 def page(items: list[dict[str, Any]], limit: int, cursor: str) -> dict[str, Any]:
-    """Shape one page of a list; it has a next one if it is full."""
-    return {"items": items, "next_cursor": items[-1][cursor] if len(items) == limit else None}
+    """Shape one page of a list, read with one item more than it shows: if that is there, there is a next page."""
+    return {"items": items[:limit], "next_cursor": items[limit - 1][cursor] if len(items) > limit else None}
 
 
 def _with_json(row: Row, *names: str) -> dict[str, Any]:

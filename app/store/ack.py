@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from app.store.database import Pool, fetch
 from app.store.settle import KEEP_REPORT, LeaseKey, Settled, explain, keep_reports, verdicts_of
 
-_ACK = f"""
+ACK = f"""
 -- Locks: the leases named, in id order; then the messages, of which only the late ones can be awaited, in id order.
 -- Index: lease_pkey, message_pkey.
 with asked as materialized (
@@ -71,7 +71,7 @@ async def ack(pool: Pool, shard: int, acks: list[Ack]) -> list[Settled]:
 
 async def _complete(pool: Pool, shard: int, acks: dict[LeaseKey, Ack]) -> dict[LeaseKey, Settled]:
     message_ids, generations = [m for m, _ in acks], [g for _, g in acks]
-    verdicts = verdicts_of(await fetch(pool, _ACK, shard, message_ids, generations, [each.output for each in acks.values()]))
+    verdicts = verdicts_of(await fetch(pool, ACK, shard, message_ids, generations, [each.output for each in acks.values()]))
     await explain(pool, shard, verdicts, acks)
     return verdicts
 

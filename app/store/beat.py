@@ -3,11 +3,11 @@
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from app.leases.outcomes import BEAT
+from app.leases import outcomes
 from app.store.database import Pool, fetch
 from app.store.fate import fates_of
 
-_BEAT = """
+BEAT = """
 -- Locks: the leases asked about, in id order.
 -- Index: lease_pkey. The update touches no indexed column, so it is heap-only.
 with asked as materialized (
@@ -107,7 +107,7 @@ async def beat(pool: Pool, shard: int, beats: list[Beat]) -> list[Beaten]:
     merged = _merge(beats)
     rows = await fetch(
         pool,
-        _BEAT,
+        BEAT,
         shard,
         [each.message_id for each in merged.values()],
         [each.generation for each in merged.values()],
@@ -117,7 +117,7 @@ async def beat(pool: Pool, shard: int, beats: list[Beat]) -> list[Beaten]:
     verdicts = {(row["message_id"], row["generation"]): _verdict(*row[2:]) for row in rows}
     missing = [lease for lease in merged if lease not in verdicts]
     if missing:
-        verdicts |= {lease: Beaten(BEAT[fate]) for lease, fate in (await fates_of(pool, shard, missing)).items()}
+        verdicts |= {lease: Beaten(outcomes.BEAT[fate]) for lease, fate in (await fates_of(pool, shard, missing)).items()}
     return _spread(beats, verdicts)
 
 

@@ -18,7 +18,7 @@ _LEASE_FACTS = """
     message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.progress, message.detail
 """
 
-_CLAIM = f"""
+CLAIM = f"""
 -- Locks: the messages picked, skipping those in other hands, so it never waits.
 -- Index: message_ready, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
@@ -111,7 +111,7 @@ left join (
 order by turn.position, picked.slot
 """  # noqa: S608 - a constant fragment
 
-_REPEATED = f"""
+REPEATED = f"""
 -- Locks: none.
 -- Index: lease_claim, message_pkey, queue_pkey.
 select lease.claim_id, {_LEASE_FACTS}
@@ -172,7 +172,7 @@ async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claim
     granted: Granted = [[] for _ in claims]
     for _ in range(_MAX_ROUNDS):
         reach = len(slots) - rotation.left
-        rows = await fetch(pool, _CLAIM, shard, queue_id, rotation.fairness_key, rotation.left, *_columns(claims, slots))
+        rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, rotation.left, *_columns(claims, slots))
         visits = _visits(rows)
         rotation.advance(visits)
         leases = [GrantedLease(*row[4:]) for row in rows if row["slot"] is not None]
@@ -207,6 +207,6 @@ def _visits(rows: list[Row]) -> list[Visit]:
 async def repeated(pool: Pool, shard: int, queue_id: int, claim_ids: list[str]) -> dict[str, list[GrantedLease]]:
     """Return the living leases that were granted under these claim ids before."""
     found: dict[str, list[GrantedLease]] = {}
-    for row in await fetch(pool, _REPEATED, shard, claim_ids, queue_id):
+    for row in await fetch(pool, REPEATED, shard, claim_ids, queue_id):
         found.setdefault(row["claim_id"], []).append(GrantedLease(*row[1:]))
     return found

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from app.store.database import Pool, fetch
 
-_FATE = """
+FATE = """
 -- Locks: none. Runs after the verb's own statement, so it sees whatever ended the lease.
 -- Index: message_pkey.
 select
@@ -24,5 +24,5 @@ left join message on message.shard = $1 and message.id = asked.message_id
 async def fates_of(pool: Pool, shard: int, leases: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
     """Return the fate of each lease, given as message id and generation, in the words of `app.leases.outcomes`."""
     leases = list(leases)
-    rows = await fetch(pool, _FATE, shard, [message_id for message_id, _ in leases], [generation for _, generation in leases])
+    rows = await fetch(pool, FATE, shard, [message_id for message_id, _ in leases], [generation for _, generation in leases])
     return {(row["message_id"], row["generation"]): row["fate"] for row in rows}

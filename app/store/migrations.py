@@ -21,8 +21,18 @@ def configuration(folder: Path) -> Config:
 
 
 @cache
-def newest_revision(folder: Path) -> str | None:
-    return ScriptDirectory.from_config(configuration(folder)).get_current_head()
+def _older_revisions(folder: Path) -> frozenset[str | None]:
+    script = ScriptDirectory.from_config(configuration(folder))
+    return frozenset({None, *(each.revision for each in script.walk_revisions())} - {script.get_current_head()})
+
+
+def is_behind(revision: str | None, folder: Path) -> bool:
+    """Tell whether a database at this revision lacks a migration of this version.
+
+    A revision that this version does not know is a later one's: while an upgrade rolls out, or after it was rolled back, the old
+    version serves on the new schema, which every migration allows for.
+    """
+    return revision in _older_revisions(folder)
 
 
 def current_revision(connection: Connection) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from app.store.database import Pool, fetch
 from app.store.settle import KEEP_REPORT, LAST_ATTEMPT, ONE_MORE_ATTEMPT, Settled, explain, keep_reports, verdicts_of
 
-_NACK = f"""
+NACK = f"""
 -- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
 -- Index: lease_pkey, message_pkey, checkpoint_pkey.
 with asked as materialized (
@@ -74,7 +74,7 @@ async def nack(pool: Pool, shard: int, nacks: list[Nack]) -> list[Settled]:
     first = {(each.message_id, each.generation): each for each in reversed(nacks)}
     rows = await fetch(
         pool,
-        _NACK,
+        NACK,
         shard,
         [message_id for message_id, _ in first],
         [generation for _, generation in first],

@@ -1,21 +1,22 @@
 """Reclaim: end the leases that ran out, and put their messages back or give them up (design rules 8 and 9; seeds 003 and 004)."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from app.store.database import Pool, fetch
+from app.store.database import Pool, Row, fetch
 from app.store.settle import KEEP_REPORT, LAST_ATTEMPT
 
 MAX_UNCONFIRMED = 20
 """Deliveries that nobody confirmed, after which a message is given up: nothing that takes it ever answers for it."""
 
-_RECLAIM = f"""
+RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages.
 -- Index: lease_check stops at the first that is not due; lease_pkey, message_pkey, checkpoint_pkey.
 -- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
 with due as materialized (
     select message_id, generation, expires_at
     from lease
-    where shard = $1 and check_at <= now()
+    where shard = $1 and check_at <= now() and message_id <> all($3::bigint[])
     order by check_at
     limit $2
     for update skip locked
@@ -83,13 +84,13 @@ select
 from judged
 """  # noqa: S608 - constant fragments
 
-_PROMOTE = """
+PROMOTE = """
 -- Locks: the delayed messages that are due, earliest first, skipping those in other hands.
 -- Index: message_due stops at the first that is not due; message_pkey.
 with due as materialized (
     select id
     from message
-    where shard = $1 and status = 'scheduled' and available_at <= now()
+    where shard = $1 and status = 'scheduled' and available_at <= now() and id <> all($3::bigint[])
     order by available_at
     limit $2
     for update skip locked
@@ -102,11 +103,31 @@ promoted as (
 select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as ready_queues from promoted
 """
 
-_NEXT_DUE = """
+_FIRST_LEASE = """
+-- Locks: none that lasts. Index: lease_check.
+select message_id as id
+from lease
+where shard = $1 and check_at <= now() and message_id <> all($2::bigint[])
+order by check_at
+limit 1
+for update skip locked
+"""
+
+_FIRST_DELAYED = """
+-- Locks: none that lasts. Index: message_due.
+select id
+from message
+where shard = $1 and status = 'scheduled' and available_at <= now() and id <> all($2::bigint[])
+order by available_at
+limit 1
+for update skip locked
+"""
+
+NEXT_DUE = """
 -- Locks: none. Index: the first entries of lease_check and message_due.
 select extract(epoch from least(
-    (select min(check_at) from lease where shard = $1),
-    (select min(available_at) from message where shard = $1 and status = 'scheduled')
+    (select min(check_at) from lease where shard = $1 and message_id <> all($2::bigint[])),
+    (select min(available_at) from message where shard = $1 and status = 'scheduled' and id <> all($2::bigint[]))
 ) - now())::float8 as seconds
 """
 
@@ -130,20 +151,34 @@ class Promoted:
     ready_queues: list[int]
 
 
-async def reclaim(pool: Pool, shard: int, limit: int) -> Reclaimed:
-    """Look at up to `limit` leases that are due for a look, and end those that ran out."""
-    (row,) = await fetch(pool, _RECLAIM, shard, limit)
+async def reclaim(pool: Pool, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:
+    """Look at up to `limit` leases that are due for a look, and end those that ran out. Messages set `aside` are left alone."""
+    (row,) = await fetch(pool, RECLAIM, shard, limit, aside)
     return Reclaimed(**row)
 
 
-async def promote(pool: Pool, shard: int, limit: int) -> Promoted:
-    """Make up to `limit` delayed messages ready whose time has come."""
-    (row,) = await fetch(pool, _PROMOTE, shard, limit)
+async def promote(pool: Pool, shard: int, limit: int, aside: Collection[int]) -> Promoted:
+    """Make up to `limit` delayed messages ready whose time has come. Messages set `aside` are left alone."""
+    (row,) = await fetch(pool, PROMOTE, shard, limit, aside)
     return Promoted(**row)
 
 
-async def next_due(pool: Pool, shard: int) -> float | None:
+async def first_lease(pool: Pool, shard: int, aside: Collection[int]) -> int | None:
+    """Return the message of the lease that a batch of one would look at."""
+    return _id(await fetch(pool, _FIRST_LEASE, shard, aside))
+
+
+async def first_delayed(pool: Pool, shard: int, aside: Collection[int]) -> int | None:
+    """Return the delayed message that a batch of one would promote."""
+    return _id(await fetch(pool, _FIRST_DELAYED, shard, aside))
+
+
+async def next_due(pool: Pool, shard: int, aside: Collection[int]) -> float | None:
     """Return the seconds until the next lease or delayed message is due, negative if it is overdue, None if there is none."""
-    (row,) = await fetch(pool, _NEXT_DUE, shard)
+    (row,) = await fetch(pool, NEXT_DUE, shard, aside)
     seconds: float | None = row["seconds"]
     return seconds
+
+
+def _id(rows: list[Row]) -> int | None:
+    return rows[0]["id"] if rows else None

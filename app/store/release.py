@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from app.store.database import Pool, fetch
 from app.store.settle import KEEP_REPORT, Settled, explain, verdicts_of
 
-_RELEASE = f"""
+RELEASE = f"""
 -- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
 -- Index: lease_pkey, message_pkey.
 with asked as materialized (
@@ -44,6 +44,6 @@ class Release:
 async def release(pool: Pool, shard: int, releases: list[Release]) -> list[Settled]:
     """End the lease of every message that is still held, and put it back as ready."""
     leases = {(each.message_id, each.generation): each for each in releases}
-    verdicts = verdicts_of(await fetch(pool, _RELEASE, shard, [m for m, _ in leases], [g for _, g in leases]))
+    verdicts = verdicts_of(await fetch(pool, RELEASE, shard, [m for m, _ in leases], [g for _, g in leases]))
     await explain(pool, shard, verdicts, leases)
     return [verdicts[each.message_id, each.generation] for each in releases]

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from app.store.database import Pool, fetch
 
-_SEND = """
+SEND = """
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages.
 -- Index: queue_pkey.
 with item as materialized (
@@ -57,7 +57,7 @@ async def send(pool: Pool, shard: int, sendings: list[Sending]) -> list[list[int
     pairs = [(sending.queue_id, message) for sending in sendings for message in sending.messages]
     rows = await fetch(
         pool,
-        _SEND,
+        SEND,
         shard,
         [queue_id for queue_id, _ in pairs],
         [message.body for _, message in pairs],

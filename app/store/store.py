@@ -1,7 +1,7 @@
 """The store: every verb on messages and leases, coalesced per shard, counted per batch, with the wake-ups that each one owes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from app.store.nack import Nack, nack
 from app.store.parking import Parking
 from app.store.queues import QueueRef, Queues
 from app.store.reads import Reads
-from app.store.reclaim import Promoted, Reclaimed, next_due, promote, reclaim
+from app.store.reclaim import Promoted, Reclaimed, first_delayed, first_lease, next_due, promote, reclaim
 from app.store.release import Release, release
 from app.store.send import NewMessage, Sending, send
 from app.store.settle import Settled
@@ -91,24 +91,32 @@ class Store:
     async def release(self, releases: Sequence[tuple[int, Release]]) -> list[Settled | RowFaultError]:
         return self._note_settled("release", outcomes.RELEASE, await _submit(self._release, releases))
 
-    async def reclaim(self, shard: int, limit: int) -> Reclaimed:
+    async def reclaim(self, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:
         """Make one pass over the leases that are due for a look. A full pass means that more may be due."""
-        done = await reclaim(self._pool, shard, limit)
+        done = await reclaim(self._pool, shard, limit, aside)
         if done.expired:
             self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
             self.tally.observe_lag(done.lag)
         self._note_ready(done.ready_queues)
         return done
 
-    async def promote(self, shard: int, limit: int) -> Promoted:
+    async def promote(self, shard: int, limit: int, aside: Collection[int]) -> Promoted:
         """Make one pass over the delayed messages that are due. A full pass means that more may be due."""
-        done = await promote(self._pool, shard, limit)
+        done = await promote(self._pool, shard, limit, aside)
         self._note_ready(done.ready_queues)
         return done
 
-    async def next_due(self, shard: int) -> float | None:
+    async def first_lease(self, shard: int, aside: Collection[int]) -> int | None:
+        """Return the message of the lease that comes first in a pass."""
+        return await first_lease(self._pool, shard, aside)
+
+    async def first_delayed(self, shard: int, aside: Collection[int]) -> int | None:
+        """Return the delayed message that comes first in a pass."""
+        return await first_delayed(self._pool, shard, aside)
+
+    async def next_due(self, shard: int, aside: Collection[int]) -> float | None:
         """Return the seconds until a lease or a delayed message is due, or None."""
-        return await next_due(self._pool, shard)
+        return await next_due(self._pool, shard, aside)
 
     def _note_settled(
         self, verb: str, words: Mapping[str, str], verdicts: list[Settled | RowFaultError], delays: Iterable[float] = ()

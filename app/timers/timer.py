@@ -6,14 +6,16 @@ restart re-arms nothing: what is due is in the database, and the first thing tha
 
 import asyncio
 import time
+from collections.abc import Awaitable, Callable
 
+import asyncpg
 import structlog
 
 from app.store.faults import UnavailableError
 from app.store.store import Store
+from app.timers.aside import Aside
 
 _BATCH = 1000
-_SMALLEST_BATCH = 10
 _HASTE_S = 0.003
 """The shortest sleep: rows that are due but in another's hands are looked at again after this long."""
 _BACKOFF_S = 0.1
@@ -27,8 +29,8 @@ class Timer:
     def __init__(self, store: Store, *, longest_sleep: float) -> None:
         self._store = store
         self._longest_sleep = longest_sleep
-        self._batch = _BATCH
         self._planned = time.monotonic()
+        self._aside = Aside()
 
     @property
     def lag(self) -> float:
@@ -42,12 +44,10 @@ class Timer:
             try:
                 pause = await self.run_once()
                 failures = 0
-                self._batch = min(_BATCH, self._batch * 2)
                 self._planned = time.monotonic() + pause
                 await self._store.alarm.sleep(pause)
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001 - nothing may end the timer
                 failures += 1
-                self._batch = max(_SMALLEST_BATCH, self._batch // 2)
                 log.error("pass failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
                 await asyncio.sleep(min(self._longest_sleep, _BACKOFF_S * failures))
 
@@ -56,9 +56,31 @@ class Timer:
         return min([await self._run_shard(shard) for shard in self._store.shards])
 
     async def _run_shard(self, shard: int) -> float:
-        while (await self._store.reclaim(shard, self._batch)).looked_at == self._batch:
-            pass
-        while (await self._store.promote(shard, self._batch)).promoted == self._batch:
-            pass
-        due = await self._store.next_due(shard)
+        store, aside = self._store, self._aside
+
+        async def reclaim(limit: int) -> int:
+            return (await store.reclaim(shard, limit, aside.ids())).looked_at
+
+        async def promote(limit: int) -> int:
+            return (await store.promote(shard, limit, aside.ids())).promoted
+
+        await self._drain("reclaim", reclaim, lambda: store.first_lease(shard, aside.ids()))
+        await self._drain("promote", promote, lambda: store.first_delayed(shard, aside.ids()))
+        due = await store.next_due(shard, aside.ids())
         return self._longest_sleep if due is None else min(self._longest_sleep, max(_HASTE_S, due))
+
+    async def _drain(self, verb: str, run: Callable[[int], Awaitable[int]], first: Callable[[], Awaitable[int | None]]) -> None:
+        """Run batches until one comes back short. One that Postgres refuses is halved until the culprit stands alone (design rule 10)."""
+        limit = _BATCH
+        while True:
+            try:
+                done = await run(limit)
+            except asyncpg.PostgresError as error:
+                if limit == 1 and (culprit := await first()) is not None:
+                    self._aside.put(culprit)
+                    log.error("row set aside", verb=verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
+                limit = max(1, limit // 2)
+                continue
+            if done < limit:
+                return
+            limit = min(_BATCH, limit * 2)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,22 @@ MIGRATIONS = Path(__file__).parents[2] / "alembic"
 # Safe to lose: no test of this Postgres pulls its plug. Those that do start one of their own with these left out.
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=300")
 
+RunOut = Callable[[str], None]
+"""Makes the lease of a message run out in a way that no timer looks at."""
+
+
+def execute(url: str, statement: str, *arguments: object) -> None:
+    """Run one statement on a connection of its own."""
+
+    async def run() -> None:
+        connection = await asyncpg.connect(url)
+        try:
+            await connection.execute(statement, *arguments)
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
 
 def programs() -> Path | None:
     """The folder of the Postgres programs to test on, if TEST_POSTGRES_BIN names one."""
@@ -29,28 +45,17 @@ class Databases:
 
     def __init__(self, postgres: embedded.EmbeddedPostgres) -> None:
         self.postgres = postgres
-        self._run(postgres.url, "create database migrated")
+        execute(postgres.url, "create database migrated")
         migrate(postgres.url_of("migrated"), MIGRATIONS)
 
     def create(self) -> str:
         """Make a database and return its URL."""
         name = f"test_{uuid.uuid4().hex}"
-        self._run(self.postgres.url, f"create database {name} template migrated strategy file_copy")
+        execute(self.postgres.url, f"create database {name} template migrated strategy file_copy")
         return self.postgres.url_of(name)
 
     def drop(self, url: str) -> None:
-        self._run(self.postgres.url, f"drop database {url.rpartition('/')[2]} with (force)")
-
-    @staticmethod
-    def _run(url: str, statement: str) -> None:
-        async def run() -> None:
-            connection = await asyncpg.connect(url)
-            try:
-                await connection.execute(statement)
-            finally:
-                await connection.close()
-
-        asyncio.run(run())
+        execute(self.postgres.url, f"drop database {url.rpartition('/')[2]} with (force)")
 
 
 @contextmanager

@@ -7,25 +7,36 @@ import subprocess
 import sys
 import tempfile
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import httpx
 
+from harness.api import Api
+
 START_TIMEOUT_S = 30.0
+_WRONG_CLOCK = Path(__file__).with_name("wrong_clock")
 
 
 class Server:
-    """`leasebeat-server serve` in a process of its own, on a free port of loopback."""
+    """`leasebeat-server serve` in a process of its own, on a free port of loopback.
 
-    def __init__(self, database_url: str | None, **settings: object) -> None:
+    `wrong_clock_s` sets its wall clock wrong by that many seconds; settings are given by their names in `app.settings`.
+    """
+
+    def __init__(self, database_url: str | None, *, wrong_clock_s: float = 0, **settings: object) -> None:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self._log = tempfile.TemporaryFile("w+")
+        self._client = httpx.Client(base_url=self.url, timeout=70, limits=httpx.Limits(max_connections=None))
+        self.api = Api(self._client)
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the server is
         environment = {name: value for name, value in os.environ.items() if not name.startswith(("LEASEBEAT_", "OTEL_", "DATABASE_URL"))}
         if database_url:
             environment["DATABASE_URL"] = database_url
         environment |= {f"LEASEBEAT_{name.upper()}": str(value) for name, value in settings.items()}
+        if wrong_clock_s:
+            environment |= {"PYTHONPATH": str(_WRONG_CLOCK), "WRONG_CLOCK_S": str(wrong_clock_s)}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "app", "serve", "--port", str(self.port)], env=environment, stdout=self._log, stderr=self._log
         )
@@ -33,13 +44,17 @@ class Server:
     def wait_until_ready(self) -> Self:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                if httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200:
-                    return self
-            except httpx.TransportError:
-                pass
+            if self.ready:
+                return self
             time.sleep(0.02)
         raise AssertionError(f"the server did not become ready:\n{self.log}")
+
+    @property
+    def ready(self) -> bool:
+        try:
+            return self._client.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
 
     @property
     def log(self) -> str:
@@ -64,6 +79,7 @@ class Server:
     def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
         if self.process.poll() is None:
             self.kill()
+        self._client.close()
         self._log.close()
 
 

@@ -1,0 +1,123 @@
+"""What was answered is committed: no crash, of the service or of Postgres, loses it or undoes it."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+
+import httpx
+import pytest
+from harness.api import Api
+from harness.postgres_of_own import OwnPostgres
+from harness.server import Server
+from harness.wait import until
+
+
+class Load:
+    """Workers that send, claim and ack as fast as they can, and remember what was answered."""
+
+    def __init__(self, api: Api) -> None:
+        self.sent: list[str] = []
+        self.acked: list[str] = []
+        self._api = api
+        self._over = threading.Event()
+
+    @contextmanager
+    def running(self, workers: int) -> Iterator[None]:
+        with ThreadPoolExecutor(2 * workers) as pool:
+            for _ in range(workers):
+                pool.submit(self._keep, self._send)
+                pool.submit(self._keep, self._work)
+            try:
+                yield
+            finally:
+                self._over.set()
+
+    def _keep(self, step: Callable[[], None]) -> None:
+        while not self._over.is_set():
+            # What is not answered, or refused with 503, promises nothing.
+            with suppress(httpx.TransportError, AssertionError):
+                step()
+
+    def _send(self) -> None:
+        self.sent += self._api.send("default", *range(3))
+
+    def _work(self) -> None:
+        leases = self._api.claim("default", max_messages=2, wait=0.1, visibility_timeout=120)
+        answers = self._api.ack(*(lease["receipt"] for lease in leases)) if leases else []
+        self.acked += [lease["message"]["id"] for lease, answer in zip(leases, answers, strict=True) if answer["status"] == "acked"]
+
+
+def check_answers_hold(api: Api, load: Load) -> None:
+    assert len(load.sent) > 50
+    assert len(load.acked) > 20
+    statuses = {message_id: api.message(message_id)["status"] for message_id in load.sent}
+    assert set(statuses.values()) <= {"pending", "in_progress", "completed"}
+    assert {statuses.get(message_id) or api.message(message_id)["status"] for message_id in load.acked} == {"completed"}
+    assert len(load.acked) == len(set(load.acked))
+    while leases := api.claim("default", max_messages=1000):
+        assert {lease["message"]["id"] for lease in leases}.isdisjoint(load.acked)
+
+
+@pytest.mark.rule(7)
+def test_kill_9_of_the_service_under_load_loses_nothing_that_was_answered(postgres_of_own: OwnPostgres) -> None:
+    with Server(postgres_of_own.url) as first:
+        load = Load(first.api)
+        with load.running(workers=6):
+            time.sleep(1.5)
+            first.kill()
+    with Server(postgres_of_own.url) as second:
+        check_answers_hold(second.api, load)
+
+
+@pytest.mark.rule(7, 8)
+def test_a_crash_of_postgres_under_load_loses_nothing_that_was_answered_and_the_service_recovers(postgres_of_own: OwnPostgres) -> None:
+    with Server(postgres_of_own.url) as server:
+        load = Load(server.api)
+        with load.running(workers=6):
+            time.sleep(1.5)
+            postgres_of_own.crash()
+            until(lambda: not server.ready)
+            postgres_of_own.start()
+            until(lambda: server.ready)
+            answered = len(load.acked)
+            until(lambda: len(load.acked) > answered)
+        check_answers_hold(server.api, load)
+        server.api.send("default", "after", priority=10)
+        server.api.claim_one("default", visibility_timeout=0.2)
+        assert server.api.claim_one("default", wait=5)["generation"] == 2
+
+
+@pytest.mark.rule(7)
+def test_while_postgres_is_away_calls_are_refused_with_503_and_nothing_hangs(postgres_of_own: OwnPostgres) -> None:
+    with Server(postgres_of_own.url) as server:
+        server.api.send("default", "work")
+        receipt = server.api.claim_one("default")["receipt"]
+        postgres_of_own.stop()
+        client = server.api.client
+        calls = [
+            ("/queues/default/messages", {"messages": [{"body": 1}]}),
+            ("/queues/default/leases", {"worker_id": "w"}),
+            *((path, {"leases": [{"receipt": receipt}]}) for path in ("/beat", "/ack", "/nack", "/release")),
+        ]
+        for path, body in calls:
+            answer = client.post(path, json=body, timeout=10)
+            assert (answer.status_code, answer.json()["code"], answer.headers["retry-after"]) == (503, "database-unavailable", "1")
+        assert client.get("/healthz").status_code == 200
+        postgres_of_own.start()
+        until(lambda: server.ready)
+        assert server.api.ack(receipt)[0]["status"] == "acked"
+
+
+@pytest.mark.rule(7)
+def test_sigterm_under_load_answers_what_it_took_and_ends_cleanly(postgres_of_own: OwnPostgres) -> None:
+    with Server(postgres_of_own.url) as server:
+        load = Load(server.api)
+        with load.running(workers=4):
+            time.sleep(1)
+            assert server.stop() in {0, -signal.SIGTERM}
+        assert "Traceback" not in server.log
+    with Server(postgres_of_own.url) as second:
+        check_answers_hold(second.api, load)

@@ -1,0 +1,228 @@
+"""How the statements use Postgres: heap-only beats, no row read in vain, no deadlock, one clock, one bad row alone."""
+
+import random
+import re
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import asyncpg
+import orjson
+import pytest
+from harness.postgres import execute
+from harness.server import Server
+from harness.wait import until
+
+import app
+from app.store.claim import CLAIM
+from app.store.reclaim import RECLAIM
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+
+@pytest.fixture
+async def own_sql(database_url: str) -> Any:
+    connection = await asyncpg.connect(database_url)
+    yield connection
+    await connection.close()
+
+
+@pytest.mark.scar(40)
+async def test_beats_are_heap_only_updates(start_server: Callable[..., Server], own_sql: Connection) -> None:
+    server = start_server()
+    server.api.put_queue("busy", beat_interval=0)
+    server.api.send("busy", *range(200))
+    receipts = [lease["receipt"] for lease in server.api.claim("busy", max_messages=200)]
+    for round_ in range(20):
+        assert {beat["status"] for beat in server.api.beat(*receipts, progress=round_, detail={"round": round_})} == {"extended"}
+    assert server.stop() in {0, -15}  # its sessions report their figures as they end
+
+    async def updates() -> tuple[int, int]:
+        row = await own_sql.fetchrow("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'lease'")
+        assert row is not None
+        return row["n_tup_upd"], row["n_tup_hot_upd"]
+
+    while (await updates())[0] < 4000:
+        await own_sql.execute("select pg_sleep(0.05), pg_stat_clear_snapshot()")
+    assert await updates() == (4000, 4000)
+
+
+@pytest.mark.scar(39)
+@pytest.mark.parametrize("plans", ["force_generic_plan", "force_custom_plan"])
+async def test_a_claim_reads_no_row_that_is_not_ready(own_sql: Connection, plans: str) -> None:
+    await fill(own_sql, ready=1000, delayed=5000, leased=5000, completed=5000)
+    await own_sql.execute(f"set plan_cache_mode = {plans}")
+    slots = 10
+    columns = [["w"] * slots, [None] * slots, [None] * slots, [None] * slots, list(range(slots))]
+    nodes = await explain(own_sql, CLAIM, 0, 1, "", 0, slots, *columns)
+    scans = [node for node in nodes if node.get("Relation Name") == "message"]
+    assert scans
+    assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan", "ModifyTable"}
+    assert sum(node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0) for node in scans) == 0
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if node["Node Type"] != "ModifyTable")
+    assert read <= 5 * slots
+
+
+@pytest.mark.scar(39)
+async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> None:
+    await fill(own_sql, ready=0, delayed=0, leased=20000, completed=5000)
+    await own_sql.execute(
+        "update lease set check_at = now(), expires_at = now() where message_id in (select message_id from lease limit 20)"
+    )
+    nodes = await explain(own_sql, RECLAIM, 0, 1000, [])
+    scans = [node for node in nodes if node.get("Relation Name") in {"lease", "message"} and node["Node Type"] != "ModifyTable"]
+    assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 20 * 6
+
+
+@pytest.mark.scar(42)
+@pytest.mark.rule(12)
+async def test_beats_settles_claims_and_reclaims_never_deadlock(start_server: Callable[..., Server], own_sql: Connection) -> None:
+    apis = [start_server().api, start_server().api]
+    apis[0].put_queue("busy", beat_interval=0, visibility_timeout=0.4, extension=0.4, max_attempts=1_000_000)
+    apis[0].send("busy", *range(300))
+    end = time.monotonic() + 4
+    receipts: list[str] = []
+    lock = threading.Lock()
+    statuses: set[str] = set()
+
+    def work(seed: int) -> None:
+        choose = random.Random(seed)
+        while time.monotonic() < end:
+            api = choose.choice(apis)
+            granted = [lease["receipt"] for lease in api.claim("busy", max_messages=50)]
+            with lock:
+                receipts.extend(granted)
+                mine = choose.sample(receipts, min(60, len(receipts)))
+                del receipts[:-1500]
+            verb = choose.choice([api.beat, api.beat, api.nack, api.release, api.ack])
+            answers = verb(*mine) if mine else []
+            statuses.update(answer["status"] for answer in answers)
+            if verb == api.ack:
+                api.send("busy", *range(sum(answer["status"] == "acked" for answer in answers) or 1))
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(work, seed) for seed in range(8)]:
+            future.result()
+    assert "error" not in statuses
+    assert {"extended", "requeued", "released", "acked"} <= statuses
+    assert await own_sql.fetchval("select deadlocks from pg_stat_database where datname = current_database()") == 0
+
+
+@pytest.mark.scar(46)
+@pytest.mark.rule(1)
+def test_replicas_whose_clocks_are_wrong_judge_leases_alike(start_server: Callable[..., Server]) -> None:
+    right, ahead, behind = (start_server(wrong_clock_s=seconds).api for seconds in (0, 3600, -3600))
+    for api in (right, ahead, behind):
+        right.send("default", "work")
+        lease = api.claim_one("default", visibility_timeout=1)
+        assert 0.9 < lease["expires_in"] <= 1
+        for other in (right, ahead, behind):
+            (beat,) = other.beat(lease["receipt"])
+            assert beat["status"] in {"extended", "held"}
+            assert 298 < beat["expires_in"] <= 300
+        assert other.nack(lease["receipt"], delay=0.3)[0]["status"] == "requeued"
+        again = behind.claim_one("default", wait=5, visibility_timeout=0.3)
+        last = ahead.claim_one("default", wait=5, visibility_timeout=60)
+        assert last["generation"] == again["generation"] + 1
+        assert right.ack(last["receipt"])[0]["status"] == "acked"
+
+
+@pytest.mark.scar(46)
+@pytest.mark.rule(1)
+def test_no_module_of_the_service_reads_the_wall_clock() -> None:
+    sources = {path: path.read_text() for path in Path(app.__file__).parent.rglob("*.py")}
+    assert len(sources) > 40
+    assert [path.name for path, source in sources.items() if re.search(r"\btime\.time|datetime\.(now|utcnow|today)", source)] == []
+
+
+@pytest.mark.rule(10)
+def test_one_bad_row_stops_nothing(start_server: Callable[..., Server], database_url: str) -> None:
+    """A trigger refuses one message whatever is done with it: as a row can that is damaged, or that meets a bug."""
+    server = start_server()
+    api = server.api
+    bad, *good = api.send("default", *range(40))
+    receipts = {lease["message"]["id"]: lease["receipt"] for lease in api.claim("default", max_messages=40)}
+    refuse(database_url, "lease", f"new.message_id = {bad}", "update")
+    answers = api.beat(*receipts.values())
+    assert {receipt: answer["status"] for receipt, answer in zip(receipts.values(), answers, strict=True)} == {
+        receipt: "error" if message_id == bad else "extended" for message_id, receipt in receipts.items()
+    }
+    refuse(database_url, "message", f"new.id = {bad}", "update")
+    answers = api.ack(*receipts.values())
+    assert [answer["status"] for answer in answers].count("error") == 1
+    assert {api.message(message_id)["status"] for message_id in good} == {"completed"}
+    assert api.message(bad)["status"] == "in_progress"
+    assert "row set aside" in server.log
+
+
+@pytest.mark.rule(10)
+def test_one_bad_message_fails_only_the_call_that_sent_it(start_server: Callable[..., Server], database_url: str) -> None:
+    api = start_server().api
+    refuse(database_url, "message", "new.body #>> '{}' = 'poison'", "insert")
+
+    def send(body: str) -> int:
+        return api.client.post("/queues/default/messages", json={"messages": [{"body": "fine"}, {"body": body}]}).status_code
+
+    with ThreadPoolExecutor(20) as pool:
+        answers = list(pool.map(send, ["fine"] * 10 + ["poison"] + ["fine"] * 10))
+    assert answers == [201] * 10 + [500] + [201] * 10
+    assert len(api.claim("default", max_messages=100)) == 40
+
+
+@pytest.mark.scar(35)
+@pytest.mark.rule(10)
+def test_a_lease_that_cannot_be_reclaimed_is_set_aside_and_the_rest_are_reclaimed(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    api = server.api
+    ids = api.send("default", *range(30))
+    delayed, *_ = api.send("default", *range(5), delay=0.8)
+    api.claim("default", max_messages=30, visibility_timeout=0.5)
+    refuse(database_url, "message", f"new.id in ({ids[11]}, {delayed})", "update")
+    until(lambda: sum(api.message(message_id)["status"] == "pending" for message_id in ids) == 29)
+    until(lambda: api.message(str(int(delayed) + 4))["status"] == "pending")
+    assert api.message(ids[11])["status"] == "in_progress"
+    assert api.message(delayed)["status"] == "scheduled"
+    assert server.log.count("row set aside") == 2
+
+
+def refuse(database_url: str, table: str, condition: str, event: str) -> None:
+    """Make Postgres refuse some rows of a table."""
+    name = f"refuse_{table}_{event}"
+    execute(database_url, f"create function {name}() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
+    execute(database_url, f"create trigger {name} before {event} on {table} for each row when ({condition}) execute function {name}()")
+
+
+async def fill(sql: Connection, *, ready: int, delayed: int, leased: int, completed: int) -> None:
+    """Put messages in all states into the queue `default`, those that are not ready first."""
+    insert = "insert into message (shard, queue_id, body, priority, fairness_key, status{}) select 0, 1, '1', 0, ''{} from generate_series(1, $1)"
+    await sql.execute(insert.format(", available_at", ", 'scheduled', now() + interval '1 hour'"), delayed)
+    await sql.execute(insert.format(", generation", ", 'in_progress', 1"), leased)
+    await sql.execute(insert.format(", generation, ended_by, finished_at", ", 'completed', 1, 'acked', now()"), completed)
+    await sql.execute(insert.format("", ", 'pending'"), ready)
+    await sql.execute(
+        "insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id) "
+        "select 0, id, 1, 1, now(), now() + interval '1 hour', now() + interval '1 hour', now() + interval '12 hours', 'w' "
+        "from message where status = 'in_progress'"
+    )
+    await sql.execute("analyze")
+
+
+async def explain(sql: Connection, statement: str, *arguments: object) -> list[dict[str, Any]]:
+    """Run the statement in a transaction that is rolled back, and return every node of its plan, as executed."""
+    transaction = sql.transaction()
+    await transaction.start()
+    try:
+        (plan,) = orjson.loads(await sql.fetchval(f"explain (analyze, format json) {statement}", *arguments))
+    finally:
+        await transaction.rollback()
+
+    def flatten(node: dict[str, Any]) -> list[dict[str, Any]]:
+        return [node, *(inner for child in node.get("Plans", []) for inner in flatten(child))]
+
+    return flatten(plan["Plan"])
