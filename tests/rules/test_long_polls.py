@@ -210,7 +210,7 @@ async def test_aborted_claims_leave_no_open_transaction(
 @pytest.mark.scar(23)
 @pytest.mark.rule(11)
 async def test_parked_claims_hold_no_database_connection(
-    api: Api, server: Server, queue: str, parked: Callable[[], int], sql: "asyncpg.Connection[asyncpg.Record]"
+    server: Server, queue: str, parked: Callable[[], int], sql: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     waiting = abandon_claims(server, queue, 200)
     until(lambda: parked() == 200)
