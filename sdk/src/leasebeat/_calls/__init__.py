@@ -1,0 +1,8 @@
+"""Every call of the service, as a function that makes a `Call`.
+
+These functions are the methods of `Client` and `AsyncClient`: their signatures and descriptions are the public ones.
+"""
+
+from leasebeat._calls import leases, messages, platform, queues
+
+__all__ = ["leases", "messages", "platform", "queues"]

@@ -1,0 +1,237 @@
+"""Calls about leases.
+
+Calls for one lease raise if it is over. Their forms for many return a verdict per lease, in order, and raise for none.
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from leasebeat._call import Call, Reply
+from leasebeat._calls.paths import queue_path
+from leasebeat._leases import (
+    Ack,
+    AckResult,
+    ActiveLease,
+    Beat,
+    BeatResult,
+    Lease,
+    LeaseRef,
+    Nack,
+    NackResult,
+    ReleaseResult,
+    Verdict,
+    message_id_of,
+    receipt_of,
+)
+from leasebeat._messages import LeasedMessage
+from leasebeat._wire import Page, build, build_page, encode, without_none
+
+V = TypeVar("V", bound=Verdict)
+
+
+def claim(
+    queue: str,
+    *,
+    worker_id: str,
+    max_messages: int = 1,
+    visibility_timeout: float | None = None,
+    wait: float = 0.0,
+    claim_id: str | None = None,
+    confirm_within: float | None = None,
+    timeout: float | None = None,
+) -> Call[tuple[Lease, ...]]:
+    """Lease up to `max_messages` messages. Empty if there is no work.
+
+    Args:
+        queue: The queue to take from.
+        worker_id: Who asks. For people and figures.
+        max_messages: The most leases to grant, 1 to 1000.
+        visibility_timeout: Length of the leases in seconds. None takes the queue's.
+        wait: Seconds to wait for work if there is none, at most 50.
+        claim_id: A name for this claim: repeating it returns the same leases while they live. Made up if left out.
+        confirm_within: The leases run out after this many seconds unless a first beat confirms them.
+        timeout: Seconds to wait for the answer beyond `wait`. None takes the client's.
+
+    Raises:
+        NotFoundError: If there is no such queue.
+        InvalidRequestError: If an argument is out of range.
+    """
+    request = without_none(
+        worker_id=worker_id,
+        max_messages=max_messages,
+        visibility_timeout=visibility_timeout,
+        wait=wait,
+        claim_id=claim_id or uuid.uuid4().hex,
+        confirm_within=confirm_within,
+    )
+    return Call(
+        method="POST",
+        path=queue_path(queue, "leases"),
+        content=encode(request),
+        wait=wait,
+        timeout=timeout,
+        parse=_claimed(parked=wait > 0),
+    )
+
+
+def beat(lease: LeaseRef, *, progress: int | None = None, detail: Any = None, worker_id: str | None = None) -> Call[BeatResult]:
+    """Prove progress for one lease, which extends it when its interval has passed.
+
+    Args:
+        lease: The lease or its receipt.
+        progress: How much real work is done: any number that grows with it.
+        detail: Where the work stands, for whoever resumes it: any JSON value of at most 8 KiB.
+        worker_id: Who beats.
+
+    Raises:
+        LeaseLostError: The subclass that says why the lease is over.
+    """
+    return _single(beat_many([Beat(lease, progress, detail)], worker_id=worker_id), lease)
+
+
+def beat_many(beats: Iterable[Beat], *, worker_id: str | None = None, timeout: float | None = None) -> Call[tuple[BeatResult, ...]]:
+    """Prove progress for 1 to 1000 leases.
+
+    Args:
+        beats: The leases, with what they report.
+        worker_id: Who beats.
+        timeout: Seconds to wait for the answer. None takes the client's.
+    """
+    items = [without_none(receipt=receipt_of(item.lease), progress=item.progress, detail=item.detail) for item in beats]
+    request = without_none(worker_id=worker_id, leases=items)
+    return Call(method="POST", path="/beat", content=encode(request), timeout=timeout, parse=_beaten)
+
+
+def ack(lease: LeaseRef, output: Any = None) -> Call[AckResult]:
+    """Complete a message, for good. A late ack is accepted if nobody has leased the message since.
+
+    Args:
+        lease: The lease or its receipt.
+        output: The result: any JSON value of at most 256 KiB.
+
+    Raises:
+        LeaseLostError: The subclass that says why the ack was refused.
+    """
+    return _single(ack_many([Ack(lease, output)]), lease)
+
+
+def ack_many(acks: Iterable[Ack]) -> Call[tuple[AckResult, ...]]:
+    """Complete 1 to 1000 messages, for good."""
+    return _settle("/ack", AckResult, [without_none(receipt=receipt_of(item.lease), output=item.output) for item in acks])
+
+
+def nack(lease: LeaseRef, error: str | None = None, *, delay: float = 0.0, retryable: bool = True) -> Call[NackResult]:
+    """End a failed attempt. The message is delivered again unless it has used up its attempts.
+
+    Args:
+        lease: The lease or its receipt.
+        error: What went wrong, at most 8192 characters.
+        delay: Seconds before the message becomes ready again.
+        retryable: False gives the message up at once.
+
+    Raises:
+        LeaseLostError: The subclass that says why the nack was refused.
+    """
+    return _single(nack_many([Nack(lease, error, delay, retryable)]), lease)
+
+
+def nack_many(nacks: Iterable[Nack]) -> Call[tuple[NackResult, ...]]:
+    """End 1 to 1000 failed attempts."""
+    items = [without_none(receipt=receipt_of(item.lease), error=item.error, delay=item.delay, retryable=item.retryable) for item in nacks]
+    return _settle("/nack", NackResult, items)
+
+
+def release(lease: LeaseRef) -> Call[ReleaseResult]:
+    """Give a message back untouched, at once. It does not count as an attempt.
+
+    Args:
+        lease: The lease or its receipt.
+
+    Raises:
+        LeaseLostError: The subclass that says why the release was refused.
+    """
+    return _single(release_many([lease]), lease)
+
+
+def release_many(leases: Iterable[LeaseRef]) -> Call[tuple[ReleaseResult, ...]]:
+    """Give 1 to 1000 messages back untouched, at once."""
+    return _settle("/release", ReleaseResult, [{"receipt": receipt_of(lease)} for lease in leases])
+
+
+def list_leases(
+    *,
+    queue: str | None = None,
+    worker_id: str | None = None,
+    overdue: bool | None = None,
+    cursor: str | None = None,
+    limit: int | None = None,
+) -> Call[Page[ActiveLease]]:
+    """List active leases, by message id.
+
+    Args:
+        queue: Only leases of this queue.
+        worker_id: Only leases of this worker.
+        overdue: True for only those that have run out, False for only those that have not.
+        cursor: `next_cursor` of the page before.
+        limit: The most entries to return.
+    """
+    query = without_none(
+        queue=queue,
+        worker_id=worker_id,
+        overdue=None if overdue is None else str(overdue).lower(),
+        cursor=cursor,
+        limit=None if limit is None else str(limit),
+    )
+    return Call(method="GET", path="/leases", query=query, parse=lambda data, _: build_page(lambda item: build(ActiveLease, item), data))
+
+
+def _claimed(*, parked: bool) -> Any:
+    def parse(data: Mapping[str, Any], reply: Reply) -> tuple[Lease, ...]:
+        asked_at = _grant_floor(data, reply, parked=parked)
+        return tuple(
+            build(Lease, lease, message=build(LeasedMessage, lease["message"]), valid_until=asked_at + lease["expires_in"])
+            for lease in data["leases"]
+        )
+
+    return parse
+
+
+def _grant_floor(data: Mapping[str, Any], reply: Reply, *, parked: bool) -> float:
+    """The latest moment that surely was before the grant, on `time.monotonic()`.
+
+    A parked call was sent long before its lease began. The service says in `waited` how long it kept the call; one that does
+    not leaves only the moment of its answer, which is late by the answer's way back. The first beat corrects that.
+    """
+    if "waited" in data:
+        return min(reply.sent_at + float(data["waited"]), reply.answered_at)
+    return reply.answered_at if parked else reply.sent_at
+
+
+def _beaten(data: Mapping[str, Any], reply: Reply) -> tuple[BeatResult, ...]:
+    return tuple(build(BeatResult, result, valid_until=_valid_until(result, reply)) for result in data["results"])
+
+
+def _valid_until(result: Mapping[str, Any], reply: Reply) -> float | None:
+    expires_in = result.get("expires_in")
+    return None if expires_in is None else reply.sent_at + float(expires_in)
+
+
+def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]]) -> Call[tuple[V, ...]]:
+    return Call(
+        method="POST",
+        path=path,
+        content=encode({"leases": items}),
+        parse=lambda data, _: tuple(build(kind, result) for result in data["results"]),
+    )
+
+
+def _single(many: Call[tuple[V, ...]], lease: LeaseRef) -> Call[V]:
+    """The call for one lease, which raises where the one for many returns a refusal."""
+
+    def parse(data: Any, reply: Reply) -> V:
+        (verdict,) = many.parse(data, reply)
+        verdict.raise_if_refused(message_id_of(lease))
+        return verdict
+
+    return Call(method=many.method, path=many.path, content=many.content, timeout=many.timeout, parse=parse)

@@ -1,0 +1,95 @@
+"""`Claims`: long polls that another thread can end at once."""
+
+import concurrent.futures
+import logging
+import threading
+import uuid
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from leasebeat._client import AsyncClient
+from leasebeat._errors import LeasebeatError
+from leasebeat._http import Options
+from leasebeat._leases import Lease
+from leasebeat._loop_thread import LoopThread
+
+_log = logging.getLogger(__name__)
+
+RECOVERY_TIMEOUT_S = 2.0
+
+
+class Claims:
+    """Claims for one worker, one at a time.
+
+    A blocking call cannot be taken back, so the calls run in an event loop of their own: there, cancelling one closes its
+    connection, and the service parks it no longer.
+    """
+
+    def __init__(self, options: Options, worker_id: str) -> None:
+        self._client = AsyncClient.with_options(options)
+        self._worker_id = worker_id
+        self._loop = LoopThread("leasebeat-claims")
+        self._lock = threading.Lock()
+        self._parked: concurrent.futures.Future[tuple[Lease, ...]] | None = None
+        self._stopped = False
+
+    def claim(self, queue: str, *, max_messages: int, wait: float, visibility_timeout: float | None) -> Sequence[Lease]:
+        """Wait for leases. Nothing once stopped.
+
+        Raises:
+            ApiError: If the service refused the claim.
+            ServiceUnreachableError: If no answer came.
+        """
+        claim_id = uuid.uuid4().hex
+        with self._lock:
+            if self._stopped:
+                return ()
+            self._parked = self._loop.submit(
+                self._client.claim(
+                    queue,
+                    worker_id=self._worker_id,
+                    max_messages=max_messages,
+                    visibility_timeout=visibility_timeout,
+                    wait=wait,
+                    claim_id=claim_id,
+                )
+            )
+        try:
+            leases = self._parked.result()
+        except concurrent.futures.CancelledError:
+            self._give_back(queue, claim_id, max_messages)
+            return ()
+        if self._stopped:
+            self._release(leases)
+            return ()
+        return leases
+
+    def stop(self) -> None:
+        """End the claim that is parked, and let no other start."""
+        with self._lock:
+            self._stopped = True
+            if self._parked is not None:
+                self._parked.cancel()
+
+    def _give_back(self, queue: str, claim_id: str, max_messages: int) -> None:
+        """Release what a claim was granted while it was being cancelled: asked again by its name, it says so."""
+        repeat = self._client.claim(
+            queue, worker_id=self._worker_id, max_messages=max_messages, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S
+        )
+        try:
+            self._release(self._loop.submit(repeat).result())
+        except LeasebeatError as error:
+            _log.info("A cancelled claim could not be checked; leases it was granted run out by themselves: %s", error)
+
+    def _release(self, leases: Sequence[Lease]) -> None:
+        if leases:
+            self._loop.submit(self._client.release_many(leases)).result()
+
+    def __enter__(self) -> Self:
+        self._loop.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._loop.submit(self._client.close()).result()
+        self._loop.__exit__(kind, error, trace)

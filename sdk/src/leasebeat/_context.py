@@ -1,0 +1,62 @@
+"""`Context`: what a handler gets besides its message."""
+
+import threading
+from typing import Any
+
+from leasebeat._beat_sender import BeatSender
+from leasebeat._heartbeat import Heartbeat
+from leasebeat._leases import Lease
+from leasebeat._tracked_lease import TrackedLease
+
+
+class Context:
+    """The handler's side of one lease. Safe to use from any thread that works on the message.
+
+    Attributes:
+        message: The message, with the last progress and detail of its previous lease.
+        attempt: 1 on the first attempt.
+        generation: The number of the lease among the message's leases: a fencing token for effects outside.
+        worker_id: Who works on it.
+        heartbeat: A heartbeat whose beats count as `beat()` does, for code that knows only heartbeats.
+        stopping: Set when the worker is shutting down and would like the handler to finish soon.
+    """
+
+    def __init__(self, lease: Lease, tracked: TrackedLease, sender: BeatSender, *, worker_id: str, stopping: threading.Event) -> None:
+        self.message = lease.message
+        self.attempt = lease.attempt
+        self.generation = lease.generation
+        self.worker_id = worker_id
+        self.stopping = stopping
+        self.heartbeat = Heartbeat()
+        self._tracked = tracked
+        self._sender = sender
+        self.heartbeat.add_callback(self._move)
+
+    @property
+    def lost(self) -> threading.Event:
+        """Set as soon as the lease is known to be over: expired, taken over, cancelled or released."""
+        return self._tracked.lost
+
+    def beat(self, progress: int | None = None, detail: Any = None) -> None:
+        """Prove that the work moves. Call it as often as you like: it costs microseconds, and another thread sends it.
+
+        Args:
+            progress: How much real work is done: any number that grows with it, from 0. None keeps the last one.
+            detail: Where the work stands, for whoever resumes it: any JSON value of at most 8 KiB. None keeps the last one.
+
+        Raises:
+            LeaseLostError: The subclass that says why the lease is over. Stop then: somebody else may be at work.
+            ValueError: If `progress` or `detail` breaks a limit.
+            TypeError: If `progress` is not an integer, or `detail` has no JSON form.
+        """
+        self._tracked.raise_if_lost()
+        self._tracked.note(progress, detail)
+        self.heartbeat.beat()
+
+    def remaining(self) -> float:
+        """Seconds left to work if no further beat extends the lease; 0 or less once it has run out."""
+        return self._tracked.remaining()
+
+    def _move(self) -> None:
+        if self._tracked.move():
+            self._sender.wake()

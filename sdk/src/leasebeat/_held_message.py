@@ -1,0 +1,67 @@
+"""`HeldMessage`: a leased message that can extend and settle itself."""
+
+from typing import Any
+
+from leasebeat._client import Client
+from leasebeat._leases import AckResult, BeatResult, Lease, NackResult, ReleaseResult
+
+
+class HeldMessage:
+    """A leased message with the client to call for it: what a `LeaseExtender` attaches to.
+
+    Example::
+
+        for lease in client.claim("default", worker_id="worker-1"):
+            message = HeldMessage(client, lease)
+            with LeaseExtender().attach(message, heartbeat):
+                message.ack(work(message.body, heartbeat))
+    """
+
+    def __init__(self, client: Client, lease: Lease, *, worker_id: str | None = None) -> None:
+        """Bind a lease to a client.
+
+        Args:
+            client: Sends the calls.
+            lease: The lease to extend and settle.
+            worker_id: Who beats.
+        """
+        self._client = client
+        self._worker_id = worker_id
+        self.lease = lease
+
+    def __repr__(self) -> str:
+        return f"HeldMessage(id={self.id!r}, generation={self.lease.generation})"
+
+    @property
+    def id(self) -> str:
+        """The message's id."""
+        return self.lease.message.id
+
+    @property
+    def body(self) -> Any:
+        """The work, as it was sent."""
+        return self.lease.message.body
+
+    def extend_visibility(self, seconds: float | None = None) -> BeatResult:  # noqa: ARG002 - the interface of the seeds' messages
+        """Beat, so that the service extends the lease.
+
+        How far is for the queue's `extension` to say, so that one setting rules all workers; `seconds` is accepted because
+        extenders pass it, and not sent.
+
+        Raises:
+            ReceiptHandleExpiredError: If the lease ran out, or somebody else holds one.
+            LeaseLostError: If it was settled or its message was cancelled.
+        """
+        return self._client.beat(self.lease, worker_id=self._worker_id)
+
+    def ack(self, output: Any = None) -> AckResult:
+        """Complete the message. See `Client.ack`."""
+        return self._client.ack(self.lease, output)
+
+    def nack(self, error: str | None = None, *, delay: float = 0.0, retryable: bool = True) -> NackResult:
+        """End a failed attempt. See `Client.nack`."""
+        return self._client.nack(self.lease, error, delay=delay, retryable=retryable)
+
+    def release(self) -> ReleaseResult:
+        """Give the message back untouched. See `Client.release`."""
+        return self._client.release(self.lease)

@@ -1,0 +1,81 @@
+"""When a call goes out again."""
+
+import random
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+from leasebeat._call import Call, Outcome, Reply
+from leasebeat._errors import ServiceUnreachableError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How often a client repeats a call by itself.
+
+    A call that may have had its effect is repeated only if repeating it is safe, which it is for all calls except sending.
+    A call that ran out of time is never repeated: that is for the caller to decide.
+
+    Attributes:
+        broken: Repeats, each on a fresh connection, after a connection that was refused or broke.
+        unavailable: Repeats after a 503 that says when to come back.
+        max_retry_after: The longest such pause that is waited for, in seconds. A longer one is raised at once.
+    """
+
+    broken: int = 1
+    unavailable: int = 2
+    max_retry_after: float = 5.0
+
+
+class Attempts:
+    """The repeats that one call has left."""
+
+    def __init__(self, call: Call[Any], policy: RetryPolicy) -> None:
+        self._call = call
+        self._policy = policy
+        self._broken = policy.broken
+        self._unavailable = policy.unavailable
+        self.fresh = False
+        """Whether the next exchange needs a connection of its own, as the kept ones may all be broken."""
+
+    def pause_after(self, outcome: Outcome) -> float | None:
+        """Seconds until the call goes out again, or None if this outcome is the last."""
+        if isinstance(outcome, ServiceUnreachableError):
+            return self._after_no_answer(outcome)
+        return self._after_reply(outcome)
+
+    def _after_no_answer(self, error: ServiceUnreachableError) -> float | None:
+        safe = self._call.repeatable or not error.maybe_processed
+        if not (error.broken and safe and self._broken):
+            return None
+        self._broken -= 1
+        self.fresh = True
+        return 0.0
+
+    def _after_reply(self, reply: Reply) -> float | None:
+        pause = reply.retry_after
+        if reply.status != HTTPStatus.SERVICE_UNAVAILABLE or pause is None or not (self._call.repeatable and self._unavailable):
+            return None
+        if pause > self._policy.max_retry_after:
+            return None
+        self._unavailable -= 1
+        return pause * random.uniform(1.0, 1.25)  # noqa: S311 - clients that were turned away together must not return together
+
+
+class Backoff:
+    """Pauses that double from `first` to `longest` seconds, each shortened at random by up to a half."""
+
+    def __init__(self, first: float, longest: float) -> None:
+        self._first = first
+        self._longest = longest
+        self._next = first
+
+    def pause(self, at_least: float | None = None) -> float:
+        """The next pause in seconds, not shorter than what the service asked for."""
+        pause = self._next * random.uniform(0.5, 1.0)  # noqa: S311 - nothing to guess
+        self._next = min(self._next * 2, self._longest)
+        return max(pause, min(at_least or 0.0, self._longest))
+
+    def reset(self) -> None:
+        """Start again from the first pause."""
+        self._next = self._first

@@ -1,0 +1,161 @@
+"""`Task`: one lease from its grant to its settlement, in a thread of its own."""
+
+import concurrent.futures
+import inspect
+import logging
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from leasebeat._beat_sender import BeatSender
+from leasebeat._client import Client
+from leasebeat._context import Context
+from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater
+from leasebeat._leases import Ack, Lease, Nack, Verdict
+from leasebeat._loop_thread import LoopThread
+from leasebeat._messages import LeasedMessage
+from leasebeat._retry import Backoff
+from leasebeat._tracked_lease import TrackedLease
+
+_log = logging.getLogger(__name__)
+
+Handler = Callable[[LeasedMessage, Context], Any]
+"""Does the work of one message and returns its output. A coroutine function is awaited in an event loop of its own thread."""
+
+MAX_ERROR_CHARS = 8192
+FLUSH_TIMEOUT_S = 2.0
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+
+
+class Task:
+    """Runs the handler for one lease, and settles it: the result is its ack, an exception its nack."""
+
+    def __init__(self, lease: Lease, context: Context, tracked: TrackedLease, handler: Handler) -> None:
+        self.tracked = tracked
+        self._lease = lease
+        self._context = context
+        self._handler = handler
+        self._coroutine: concurrent.futures.Future[Any] | None = None
+        self._ended = threading.Event()  # the future of a cancelled coroutine is done before the coroutine is
+
+    def start(self, client: Client, sender: BeatSender, loop: LoopThread, done: Callable[["Task"], None]) -> None:
+        """Work in a thread of its own, then call `done`. The thread does not keep the process alive if the handler hangs."""
+        name = f"leasebeat-message-{self.tracked.message_id}"
+        threading.Thread(target=self._run, args=(client, sender, loop, done), name=name, daemon=True).start()
+
+    def cancel(self) -> None:
+        """Cancel the handler if it is a coroutine. A handler in a thread hears from its context."""
+        if self._coroutine is not None:
+            self._coroutine.cancel()
+
+    def wait_cancelled(self, until: float) -> None:
+        """Wait until a cancelled coroutine has ended, at most until a moment on `time.monotonic()`."""
+        if self._coroutine is not None:
+            self._ended.wait(max(0.0, until - time.monotonic()))
+
+    def _run(self, client: Client, sender: BeatSender, loop: LoopThread, done: Callable[["Task"], None]) -> None:
+        settlement = Settlement(self.tracked, client, sender)
+        try:
+            output = self._work(loop)
+        except BaseException as error:  # noqa: BLE001 - whatever ends a handler, SystemExit included, ends its attempt
+            settlement.nack(error)
+        else:
+            settlement.ack(output)
+        finally:
+            sender.forget(self.tracked)
+            done(self)
+
+    def _work(self, loop: LoopThread) -> Any:
+        result = self._handler(self._lease.message, self._context)
+        if not inspect.iscoroutine(result):
+            return result
+        self._coroutine = loop.submit(self._await(result))
+        return self._coroutine.result()
+
+    async def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        finally:
+            self._ended.set()
+
+
+class Settlement:
+    """Tells the service how a lease ended, patiently: until it answers or the lease has run out."""
+
+    def __init__(self, tracked: TrackedLease, client: Client, sender: BeatSender) -> None:
+        self._tracked = tracked
+        self._client = client
+        self._sender = sender
+
+    def ack(self, output: Any) -> None:
+        """Ack, also a lease that is lost: the service takes a late result if nobody else is at work, and keeps it if so."""
+        if not self._tracked.begin_settling():
+            return
+        try:
+            self._settle("ack", lambda: self._client.ack_many([Ack(self._tracked.receipt, output)])[0])
+        except (InvalidRequestError, TypeError, ValueError) as error:
+            _log.warning("The output of message %s cannot be stored: %s", self._tracked.message_id, error)
+            self._send_nack(Nack(self._tracked.receipt, _text(error)))
+
+    def nack(self, error: BaseException) -> None:
+        """Nack with the error's text, after the last report has gone out. A lost lease is not the handler's to nack."""
+        loss = self._tracked.loss
+        if loss is not None or not self._tracked.begin_settling():
+            self._log_abandoned(error, loss)
+            return
+        self._log_failure(error)
+        self._sender.flush([self._tracked], timeout=min(FLUSH_TIMEOUT_S, max(self._tracked.remaining() / 2, 0.0)))
+        delay = error.delay if isinstance(error, RetryLater) else 0.0
+        self._send_nack(Nack(self._tracked.receipt, _text(error), delay, retryable=not isinstance(error, GiveUp)))
+
+    def _send_nack(self, nack: Nack) -> None:
+        try:
+            self._settle("nack", lambda: self._client.nack_many([nack])[0])
+        except (InvalidRequestError, TypeError, ValueError) as error:
+            _log.warning("The nack of message %s is repeated without its error: %s", self._tracked.message_id, error)
+            self._settle("nack", lambda: self._client.nack_many([Nack(nack.lease, retryable=nack.retryable)])[0])
+
+    def _settle(self, verb: str, send: Callable[[], Verdict]) -> None:
+        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        while True:
+            try:
+                verdict = send()
+            except InvalidRequestError:
+                raise
+            except LeasebeatError as error:
+                pause = backoff.pause(getattr(error, "retry_after", None))
+                if not self._wait(pause):
+                    _log.warning("The %s of message %s was not answered in time: %s", verb, self._tracked.message_id, error)
+                    return
+            else:
+                if verdict.refused:
+                    _log.warning("The %s of message %s was refused: %s", verb, self._tracked.message_id, verdict.status)
+                return
+
+    def _wait(self, seconds: float) -> bool:
+        """Wait before the next try, and beat: a result on its way is work. False if the lease runs out before."""
+        if self._tracked.remaining() <= seconds:
+            return False
+        if self._tracked.move():
+            self._sender.wake()
+        time.sleep(seconds)
+        return True
+
+    def _log_failure(self, error: BaseException) -> None:
+        if isinstance(error, GiveUp | RetryLater):
+            _log.info("Handler of message %s ended with %s", self._tracked.message_id, _text(error))
+        else:
+            _log.warning("Handler of message %s failed", self._tracked.message_id, exc_info=error)
+
+    def _log_abandoned(self, error: BaseException, loss: LeaseLostError | None) -> None:
+        own = isinstance(error, LeaseLostError | concurrent.futures.CancelledError)
+        _log.info("Handler of message %s stopped: %s", self._tracked.message_id, loss or "released", exc_info=None if own else error)
+
+
+def _text(error: BaseException) -> str:
+    """What the service keeps of an error: its type and message, without what no service could store."""
+    said = str(error)
+    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()[:MAX_ERROR_CHARS]

@@ -1,0 +1,188 @@
+"""One lease as the worker process sees it: what was reported, until when it is safe to work, and whether it is lost."""
+
+import json
+import math
+import threading
+import time
+from typing import Any
+
+from leasebeat._errors import LeaseLostError, lease_error
+from leasebeat._leases import Beat, BeatResult, Lease
+
+MAX_PROGRESS = 2**63 - 1
+MAX_DETAIL_BYTES = 8 * 1024
+
+SPACING_SHARE = 0.05  # of the time left: beats of a lease that always extends are no closer than this
+LONGEST_SPACING_S = 1.0
+SHORTEST_SPACING_S = 0.02
+
+
+class TrackedLease:
+    """The state that handler, sender and settlement share. Everything is safe to call from any thread.
+
+    Its end is decided once: whoever calls `begin_settling` first, the handler's result or the shutdown, settles it.
+    """
+
+    def __init__(self, lease: Lease) -> None:
+        self.receipt = lease.receipt
+        self.message_id = lease.message.id
+        self.lost = threading.Event()
+        self.valid_until = lease.valid_until
+        self._due_at = time.monotonic()  # the first beat goes out at once
+        self._progress: int | None = None
+        self._detail: str | None = None
+        self._moved = False
+        self._in_flight = False
+        self._urgent = False
+        self._settling = False
+        self._loss: str | None = None
+        self._changed = threading.Condition(threading.Lock())
+
+    # --- the handler's side
+
+    def note(self, progress: int | None = None, detail: Any = None) -> None:
+        """Keep a report as the newest, to go with the next beat.
+
+        Raises:
+            ValueError: If the service would refuse it.
+            TypeError: If `progress` is not an integer, or `detail` has no JSON form.
+        """
+        _check_progress(progress)
+        text = None if detail is None else _detail_text(detail)  # now, as the handler may go on changing it
+        with self._changed:
+            self._progress = self._progress if progress is None else progress
+            self._detail = self._detail if text is None else text
+
+    def move(self) -> bool:
+        """Count a beat. Returns whether it is the first since the last one was sent."""
+        with self._changed:
+            first, self._moved = not self._moved, True
+            return first
+
+    def raise_if_lost(self) -> None:
+        """Raise why the lease is over, if it is.
+
+        Raises:
+            LeaseLostError: The subclass for the reason.
+        """
+        if self._loss is None:
+            self.check_deadline()
+        if self._loss is not None:
+            raise lease_error(self._loss, self.message_id)
+
+    def remaining(self) -> float:
+        """Seconds until the local deadline."""
+        return self.valid_until - time.monotonic()
+
+    @property
+    def loss(self) -> LeaseLostError | None:
+        """Why the lease is over, if it is."""
+        return None if self._loss is None else lease_error(self._loss, self.message_id)
+
+    # --- the sender's side
+
+    @property
+    def next_beat_at(self) -> float:
+        """When a beat is worth sending: never, if the work has not moved since the last one."""
+        with self._changed:
+            if not self._moved or self._loss is not None:
+                return math.inf
+            return 0.0 if self._urgent else self._due_at
+
+    @property
+    def ends_at(self) -> float:
+        """When the lease counts as lost: never, if it is being settled or lost already."""
+        with self._changed:
+            return math.inf if self._settling or self._loss is not None else self.valid_until
+
+    def take(self) -> Beat:
+        """The beat to send. From here on, only a newer report counts as unsent."""
+        with self._changed:
+            self._moved, self._in_flight = False, True
+            detail = None if self._detail is None else json.loads(self._detail)
+            return Beat(self.receipt, self._progress, detail)
+
+    def put_back(self) -> None:
+        """The beat was not answered, so it counts as unsent. Whether the lease lives is unknown until its deadline."""
+        with self._changed:
+            self._moved, self._in_flight, self._urgent = True, False, False
+            self._changed.notify_all()
+
+    def apply(self, result: BeatResult) -> None:
+        """Take over what the service says about the beat."""
+        with self._changed:
+            self._in_flight = False
+            self._urgent = self._urgent and self._moved
+            if result.expires_in is not None and result.valid_until is not None:
+                self.valid_until = result.valid_until
+                self._due_at = _next_due(result.valid_until - result.expires_in, result.expires_in, result.next_beat_in)
+            self._changed.notify_all()
+        if result.refused:
+            self.lose(result.status)
+
+    def check_deadline(self) -> None:
+        """Lose the lease if its time is up."""
+        if time.monotonic() >= self.valid_until:
+            self.lose("expired")
+
+    def lose(self, status: str) -> None:
+        """Let the holder know that the lease is over, unless it is being settled: then the settlement's answer decides."""
+        with self._changed:
+            if self._settling or self._loss is not None:
+                return
+            self._loss, self._urgent = status, False
+            self._changed.notify_all()
+        self.lost.set()
+
+    # --- the settlement's side
+
+    def begin_settling(self, *, loss: str | None = None) -> bool:
+        """Take the right to settle, which only the first caller gets. With `loss`, the handler is told to stop."""
+        with self._changed:
+            if self._settling:
+                return False
+            self._settling = True
+            self._loss = self._loss or loss
+        if loss is not None:
+            self.lost.set()
+        return True
+
+    def hurry(self) -> bool:
+        """Make an unsent report due now. Returns whether there is one."""
+        with self._changed:
+            has_report = self._progress is not None or self._detail is not None
+            self._urgent = self._moved and has_report and self._loss is None
+            return self._urgent or self._in_flight
+
+    def wait_until_sent(self, timeout: float) -> None:
+        """Wait until nothing urgent is left to send, at most `timeout` seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not (self._urgent or self._in_flight), timeout)
+
+    def after_fork(self) -> None:
+        """In a child: what is unsent is the parent's to send."""
+        self._changed = threading.Condition(threading.Lock())
+        self._moved = self._in_flight = self._urgent = False
+
+
+def _next_due(sent_at: float, expires_in: float, next_beat_in: float | None) -> float:
+    """When the next beat is worth sending: when it can extend, or at half of the time left, whichever is first."""
+    soonest = min(max(expires_in * SPACING_SHARE, SHORTEST_SPACING_S), LONGEST_SPACING_S)
+    half = expires_in / 2
+    return sent_at + max(soonest, half if next_beat_in is None else min(next_beat_in, half))
+
+
+def _check_progress(progress: int | None) -> None:
+    if progress is None:
+        return
+    if not isinstance(progress, int) or isinstance(progress, bool):
+        raise TypeError(f"progress must be an integer, not {type(progress).__name__}")
+    if not 0 <= progress <= MAX_PROGRESS:
+        raise ValueError(f"progress must be from 0 to {MAX_PROGRESS}, not {progress}")
+
+
+def _detail_text(detail: Any) -> str:
+    text = json.dumps(detail, allow_nan=False, separators=(",", ":"))
+    if len(text) > MAX_DETAIL_BYTES:
+        raise ValueError(f"detail is {len(text)} bytes of JSON, at most {MAX_DETAIL_BYTES} are allowed")
+    return text

@@ -1,0 +1,67 @@
+"""Workers in threads, and what tests of them share."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from sdk.scripted_service import Answer, Received, ScriptedService
+
+import leasebeat
+from leasebeat import Context, Worker
+
+CLAIM = "/queues/default/leases"
+
+
+class Running:
+    """A worker in a thread, stopped at the end of the test."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self.worker.run()
+        except Exception as error:  # noqa: BLE001 - for the test to look at
+            self.error = error
+
+    def join(self, timeout: float = 5.0) -> None:
+        self._thread.join(timeout)
+        assert not self._thread.is_alive(), "the worker does not stop"
+
+    def stop(self) -> None:
+        self.worker.stop()
+        self.join()
+
+
+Start = Callable[..., Running]
+
+
+def park(request: Received) -> Answer:
+    time.sleep(min(request.body["wait"], 0.02))
+    return Answer({"leases": []})
+
+
+def grant(*leases: dict[str, Any]) -> Answer:
+    return Answer({"leases": list(leases)})
+
+
+def paths(service: ScriptedService) -> list[str]:
+    """What was asked besides claims, in order."""
+    return [request.path for request in service.received if request.path != CLAIM]
+
+
+def lost_lease(context: Context) -> type[leasebeat.LeaseLostError]:
+    """Work on until the lease is lost, as a handler does, and return how it heard."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            context.beat()
+        except leasebeat.LeaseLostError as error:
+            assert context.lost.is_set()
+            return type(error)
+        time.sleep(0.005)
+    raise AssertionError("the handler never heard that its lease is lost")

@@ -1,0 +1,237 @@
+"""Clients over real connections to a scripted service."""
+
+import asyncio
+import inspect
+import multiprocessing
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, lease, problem, verdicts
+
+import leasebeat
+from leasebeat import AsyncClient, Client, RetryPolicy
+from leasebeat._calls.leases import claim
+from leasebeat._http import Options
+
+HEALTHY = Answer({"status": "ok"})
+SENT = Answer({"messages": [{"id": "1", "status": "pending"}]}, 201)
+
+
+def call_sync(url: str, retry: RetryPolicy, use: str) -> object:
+    with Client(url, retry=retry) as client:
+        return client.healthz() if use == "healthz" else client.send("q", 1)
+
+
+def call_async(url: str, retry: RetryPolicy, use: str) -> object:
+    async def call() -> object:
+        async with AsyncClient(url, retry=retry) as client:
+            return await (client.healthz() if use == "healthz" else client.send("q", 1))
+
+    return asyncio.run(call())
+
+
+Caller = Callable[[str, RetryPolicy, str], object]
+both = pytest.mark.parametrize("call", [call_sync, call_async])
+
+
+@both
+def test_a_broken_connection_is_replaced_by_a_fresh_one_once(call: Caller, service: ScriptedService) -> None:
+    service.on("GET", "/healthz", Break(), HEALTHY)
+    assert call(service.url, RetryPolicy(), "healthz") == leasebeat.Health(status="ok")
+    first, second = service.asked("/healthz")
+    assert first.connection != second.connection
+
+
+def test_the_repeat_uses_no_other_kept_connection(service: ScriptedService) -> None:
+    """When one kept connection is dead without having said so, the others may well be too."""
+    service.on("GET", "/healthz", Answer({"status": "ok"}, delay=0.1))
+    with Client(service.url) as client:
+        threads = [threading.Thread(target=client.healthz) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        kept = {request.connection for request in service.asked("/healthz")}
+        service.on("GET", "/healthz", lambda request: Break() if request.connection in kept else HEALTHY)
+        assert client.healthz().status == "ok"
+    assert len(kept) == 3
+
+
+@both
+def test_a_second_break_is_raised(call: Caller, service: ScriptedService) -> None:
+    service.on("GET", "/healthz", Break())
+    with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
+        call(service.url, RetryPolicy(), "healthz")
+    assert (caught.value.maybe_processed, caught.value.broken) == (True, True)
+    assert len(service.asked("/healthz")) == 2
+
+
+@both
+def test_sending_is_not_repeated_once_it_may_have_been_processed(call: Caller, service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/messages", Break(), SENT)
+    with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
+        call(service.url, RetryPolicy(), "send")
+    assert caught.value.maybe_processed
+    assert len(service.asked("/queues/q/messages")) == 1
+
+
+@both
+def test_a_refused_connection_says_that_nothing_was_processed(call: Caller) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
+        call(f"http://127.0.0.1:{port}", RetryPolicy(), "send")
+    assert (caught.value.maybe_processed, caught.value.broken) == (False, True)
+
+
+@both
+def test_a_503_is_waited_out_as_it_asks(call: Caller, service: ScriptedService) -> None:
+    service.on("GET", "/healthz", problem(503, "overloaded", headers={"retry-after": "1"}), HEALTHY)
+    started = time.monotonic()
+    assert call(service.url, RetryPolicy(), "healthz") == leasebeat.Health(status="ok")
+    assert 1.0 <= time.monotonic() - started < 3
+
+
+@both
+def test_a_503_is_raised_when_its_tries_are_used_up(call: Caller, service: ScriptedService) -> None:
+    service.on("GET", "/healthz", problem(503, "database-unavailable", headers={"retry-after": "0"}))
+    with pytest.raises(leasebeat.UnavailableError) as caught:
+        call(service.url, RetryPolicy(unavailable=3), "healthz")
+    assert (caught.value.code, caught.value.retry_after) == ("database-unavailable", 0.0)
+    assert len(service.asked("/healthz")) == 4
+
+
+@pytest.mark.parametrize("headers", [{"retry-after": "60"}, {}, {"retry-after": "soon"}])
+def test_a_503_that_is_too_long_or_says_nothing_is_raised_at_once(headers: dict[str, str], service: ScriptedService) -> None:
+    service.on("GET", "/healthz", problem(503, "overloaded", headers=headers), HEALTHY)
+    with pytest.raises(leasebeat.UnavailableError):
+        call_sync(service.url, RetryPolicy(max_retry_after=5), "healthz")
+    assert len(service.asked("/healthz")) == 1
+
+
+def test_a_503_does_not_repeat_sending(service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/messages", problem(503, "database-unavailable", headers={"retry-after": "0"}), SENT)
+    with pytest.raises(leasebeat.UnavailableError):
+        call_sync(service.url, RetryPolicy(), "send")
+    assert len(service.asked("/queues/q/messages")) == 1
+
+
+def test_other_errors_are_not_repeated(service: ScriptedService) -> None:
+    service.on("GET", "/healthz", problem(500, "internal"), HEALTHY)
+    with pytest.raises(leasebeat.ServerError):
+        call_sync(service.url, RetryPolicy(), "healthz")
+    assert len(service.asked("/healthz")) == 1
+
+
+def test_a_call_out_of_time_is_not_repeated(service: ScriptedService) -> None:
+    service.on("GET", "/healthz", Answer({"status": "ok"}, delay=1.0))
+    with Client(service.url, timeout=0.1) as client, pytest.raises(leasebeat.ServiceUnreachableError) as caught:
+        client.healthz()
+    assert (caught.value.maybe_processed, caught.value.broken) == (True, False)
+    assert len(service.asked("/healthz")) == 1
+
+
+@pytest.mark.parametrize(("wait", "read"), [(0.0, 10.0), (20.0, 35.0)])
+def test_a_parked_claim_may_take_its_wait_and_a_margin(wait: float, read: float) -> None:
+    request = Options(base_url="http://service", timeout=10.0).for_request(claim("q", worker_id="w", wait=wait))
+    assert (request["timeout"].connect, request["timeout"].read) == (10.0, read)
+
+
+def test_a_parked_claim_is_waited_for(service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/leases", Answer({"leases": []}, delay=0.3))
+    with Client(service.url, timeout=0.1) as client:
+        assert client.claim("q", worker_id="w", wait=0.2) == ()
+        with pytest.raises(leasebeat.ServiceUnreachableError):
+            client.claim("q", worker_id="w")
+
+
+def test_a_repeated_claim_keeps_its_name(service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/leases", Break(), Answer({"leases": [lease()]}))
+    with Client(service.url) as client:
+        (held,) = client.claim("q", worker_id="w")
+    first, second = service.asked("/queues/q/leases")
+    assert first.body["claim_id"] == second.body["claim_id"]
+    assert 59 < held.remaining() <= 60
+
+
+def test_calls_share_a_kept_connection_and_say_who_they_are(service: ScriptedService) -> None:
+    service.on("GET", "/healthz", HEALTHY)
+    with Client(service.url, headers={"x-tenant": "a"}) as client:
+        client.healthz()
+        client.healthz()
+    first, second = service.asked("/healthz")
+    assert first.connection == second.connection
+    assert first.headers["user-agent"] == f"leasebeat-python/{leasebeat.__version__}"
+    assert first.headers["x-tenant"] == "a"
+
+
+def test_a_client_is_shared_by_threads(service: ScriptedService) -> None:
+    service.on("POST", "/ack", verdicts("acked", late=False))
+    acked: list[str] = []
+    with Client(service.url) as client:
+        threads = [threading.Thread(target=lambda: acked.extend(client.ack("r").status for _ in range(5))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert acked == ["acked"] * 40
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_does_not_use_its_parents_connection(service: ScriptedService) -> None:
+    service.on("GET", "/healthz", HEALTHY)
+    with Client(service.url) as client:
+        client.healthz()
+        child = multiprocessing.get_context("fork").Process(target=client.healthz)
+        child.start()
+        child.join(5)
+        assert child.exitcode == 0
+        client.healthz()
+    before, in_child, after = service.asked("/healthz")
+    assert in_child.connection != before.connection
+    assert after.connection == before.connection
+
+
+def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
+    def calls(kind: type) -> dict[str, inspect.Signature]:
+        members = inspect.getmembers(kind, inspect.isfunction)
+        return {name: inspect.signature(member) for name, member in members if not name.startswith("_") and name != "close"}
+
+    assert calls(Client) == calls(AsyncClient)
+    assert len(calls(Client)) == 21
+    assert list(inspect.signature(Client.ack).parameters) == ["self", "lease", "output"]
+    assert "Complete a message" in (Client.ack.__doc__ or "")
+
+
+@pytest.mark.parametrize("url", ["", "localhost:8080", "ftp://localhost"])
+def test_an_address_without_a_scheme_is_refused_at_once(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url"):
+        Client(url)
+
+
+def test_a_base_path_is_kept(service: ScriptedService) -> None:
+    service.on("GET", "/queues-service/healthz", HEALTHY)
+    with Client(f"{service.url}/queues-service/") as client:
+        assert client.healthz().status == "ok"
+
+
+def test_extend_visibility_of_a_held_message_beats(service: ScriptedService) -> None:
+    def beat(request: Received) -> Answer:
+        status = "extended" if len(service.asked("/beat")) == 1 else "lost"
+        return verdicts(status, expires_at=None, expires_in=None, next_beat_in=None)(request)
+
+    service.on("POST", "/queues/q/leases", Answer({"leases": [lease()]}))
+    service.on("POST", "/beat", beat)
+    heartbeat, extender = leasebeat.Heartbeat(), leasebeat.LeaseExtender(leasebeat.LeaseExtenderConfig(interval=0))
+    with Client(service.url) as client:
+        held = leasebeat.HeldMessage(client, client.claim("q", worker_id="w")[0], worker_id="w")
+        with extender.attach(held, heartbeat):
+            heartbeat.beat()
+            assert not extender.lost.is_set()
+            heartbeat.beat()
+            assert extender.lost.is_set()
+    assert service.asked("/beat")[0].body == {"worker_id": "w", "leases": [{"receipt": "secret-1"}]}
+    assert "secret-1" not in repr(held)

@@ -1,0 +1,157 @@
+"""When a worker beats, and what for."""
+
+import threading
+import time
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from sdk.running import CLAIM, Start, grant, park
+from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease, message, problem
+
+from leasebeat import Context, LeasedMessage
+
+
+def test_a_handler_that_does_not_move_is_not_beaten_for(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.3)), park)
+    start(lambda _message, context: context.lost.wait(5))
+    service.wait_for("/ack")
+    assert service.asked("/beat") == []
+
+
+def test_one_beat_is_sent_once_though_its_interval_passes(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats(expires_in=1.0, next_beat_in=0.05))
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=1)
+        time.sleep(0.4)
+
+    start(handle)
+    service.wait_for("/ack")
+    assert len(service.asked("/beat")) == 1
+
+
+def test_beats_go_out_when_the_service_says_so_with_the_newest_report(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats(expires_in=10.0, next_beat_in=0.2))
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        for progress in range(100):
+            context.beat(progress=progress)
+            time.sleep(0.01)
+
+    start(handle)
+    service.wait_for("/ack")
+    sent = service.asked("/beat")
+    gaps = [later.at - earlier.at for earlier, later in pairwise(sent)]
+    assert 3 <= len(sent) <= 7
+    assert all(gap >= 0.19 for gap in gaps)
+    reported = [request.body["leases"][0]["progress"] for request in sent]
+    assert reported == sorted(set(reported))
+
+
+def test_work_that_moves_is_beaten_for_at_half_of_the_time_left(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats("held", expires_in=0.6, next_beat_in=60.0))
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        while len(service.asked("/beat")) < 2:
+            context.beat()
+            time.sleep(0.005)
+
+    start(handle)
+    service.wait_for("/ack")
+    first, second = service.asked("/beat")[:2]
+    assert 0.25 < second.at - first.at < 0.5
+
+
+def test_leases_that_moved_meanwhile_share_one_call(service: ScriptedService, start: Start) -> None:
+    answer = threading.Event()
+
+    def first_beat(request: Received) -> Answer:
+        answer.wait(5)
+        return beats()(request)
+
+    service.on("POST", CLAIM, grant(*(lease(f"r-{n}", message=message(id=str(n))) for n in range(3))), park)
+    service.on("POST", "/beat", first_beat, beats())
+    moved = threading.Barrier(2)
+    done = threading.Event()
+
+    def handle(message: LeasedMessage, context: Context) -> None:
+        if message.id != "0":
+            service.wait_for("/beat")
+            context.beat(progress=1)
+            moved.wait(5)
+            answer.set()
+        else:
+            context.beat(progress=1)
+        done.wait(5)
+
+    start(handle, concurrency=3)
+    first, second = service.wait_for("/beat", 2)
+    done.set()
+    assert [item["receipt"] for item in first.body["leases"]] == ["r-0"]
+    assert {item["receipt"] for item in second.body["leases"]} == {"r-1", "r-2"}
+
+
+def test_beats_of_the_heartbeat_count(service: ScriptedService, start: Start) -> None:
+    start(lambda _message, context: context.heartbeat.beat())
+    service.wait_for("/beat")
+
+
+def test_a_beat_costs_microseconds(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> float:
+        started = time.perf_counter()
+        for progress in range(10_000):
+            context.beat(progress=progress)
+        return (time.perf_counter() - started) / 10_000
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] < 50e-6
+
+
+@pytest.mark.parametrize(
+    ("report", "error"),
+    [
+        ({"progress": -1}, ValueError),
+        ({"progress": 2**63}, ValueError),
+        ({"progress": 1.5}, TypeError),
+        ({"progress": True}, TypeError),
+        ({"detail": object()}, TypeError),
+        ({"detail": float("nan")}, ValueError),
+        ({"detail": "x" * 9000}, ValueError),
+    ],
+)
+def test_a_report_that_the_service_would_refuse_fails_where_it_is_made(
+    report: dict[str, Any], error: type[Exception], service: ScriptedService, start: Start
+) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> str:
+        with pytest.raises(error):
+            context.beat(**report)
+        return "refused"
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] == "refused"
+    assert service.asked("/beat") == []
+
+
+def test_a_detail_that_the_service_refuses_does_not_cost_the_beat(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", problem(422, "invalid-request"), beats())
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=5, detail="a\0b")
+        service.wait_for("/beat", 2)
+
+    start(handle)
+    service.wait_for("/ack")
+    assert service.asked("/beat")[1].body["leases"] == [{"receipt": "secret-1", "progress": 5}]
+
+
+def test_a_detail_is_sent_as_it_was_when_it_was_reported(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        detail = {"offset": 1}
+        context.beat(detail=detail)
+        detail["offset"] = 2
+        service.wait_for("/beat")
+
+    start(handle)
+    service.wait_for("/ack")
+    assert service.asked("/beat")[0].body["leases"][0]["detail"] == {"offset": 1}

@@ -1,0 +1,122 @@
+"""How a handler hears that its lease is over."""
+
+import time
+
+import pytest
+from sdk.running import CLAIM, Start, grant, lost_lease, park, paths
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, problem, verdicts
+
+import leasebeat
+from leasebeat import Context, LeasedMessage
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        ("expired", leasebeat.LeaseExpiredError),
+        ("lost", leasebeat.LeaseConflictError),
+        ("cancelled", leasebeat.LeaseCancelledError),
+        ("settled", leasebeat.LeaseSettledError),
+        ("unknown", leasebeat.UnknownLeaseError),
+    ],
+)
+def test_a_handler_hears_at_once_that_its_lease_is_over(status: str, error: type, service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats(status, expires_in=None, next_beat_in=None))
+    heard: list[type] = []
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        heard.append(lost_lease(context))
+        context.beat()  # raises again: a lost lease stays lost
+
+    running = start(handle)
+    service.wait_for(CLAIM, 2)
+    running.stop()
+    assert heard == [error]
+    assert paths(service) == ["/beat"], "a lost lease is neither beaten for again nor nacked"
+
+
+def test_a_result_is_offered_though_the_lease_is_lost(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats("lost", expires_in=None, next_beat_in=None))
+    service.on("POST", "/ack", verdicts("lost", late=False))
+
+    def handle(_message: LeasedMessage, context: Context) -> str:
+        context.beat()
+        assert context.lost.wait(5)
+        return "done anyway"
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] == "done anyway"
+    service.wait_for(CLAIM, 2)
+    assert len(service.asked("/ack")) == 1
+
+
+def test_failed_beats_are_no_loss_until_the_local_deadline(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.8)), park)
+    service.on("POST", "/beat", Break())
+    took: list[float] = []
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        started = time.monotonic()
+        assert lost_lease(context) is leasebeat.LeaseExpiredError
+        took.append(time.monotonic() - started)
+
+    start(handle)
+    service.wait_for("/ack")
+    assert 0.6 < took[0] < 1.0
+    assert len(service.asked("/beat")) < 30
+
+
+def test_the_deadline_is_heard_by_a_handler_that_only_waits(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.3)), park)
+    start(lambda _message, context: context.lost.wait(5))
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] is True
+
+
+def test_a_lease_outlives_a_moment_without_the_service(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.8)), park)
+    service.on("POST", "/beat", *[Break()] * 4, beats(expires_in=60.0))
+
+    def handle(_message: LeasedMessage, context: Context) -> str:
+        until = time.monotonic() + 1.2
+        while time.monotonic() < until:
+            context.beat()
+            time.sleep(0.01)
+        return "still held"
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] == "still held"
+
+
+def test_a_beat_that_was_not_answered_is_sent_again_by_itself(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", problem(500, "internal"), beats())
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=1)
+        service.wait_for("/beat", 2)
+
+    start(handle)
+    service.wait_for("/ack")
+    first, second = service.asked("/beat")
+    assert first.body == second.body
+
+
+def test_a_lease_that_is_being_acked_is_not_lost_meanwhile(service: ScriptedService, start: Start) -> None:
+    """A beat that comes after the ack is answered `settled`, which is no loss."""
+    settled = verdicts("settled", expires_at=None, expires_in=None, next_beat_in=None)
+
+    def beat_arrives_after_the_ack(request: Received) -> Answer:
+        service.wait_for("/ack")
+        return settled(request)
+
+    service.on("POST", "/beat", beat_arrives_after_the_ack)
+    service.on("POST", "/ack", Answer({"results": [{"receipt": "secret-1", "status": "acked", "late": False}]}, delay=0.2))
+    contexts: list[Context] = []
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        contexts.append(context)
+        context.beat()
+        service.wait_for("/beat")
+
+    start(handle)
+    service.wait_for(CLAIM, 2)
+    assert not contexts[0].lost.is_set()

@@ -1,0 +1,263 @@
+"""Workers against the real service on a real Postgres. `server` is the fixture that runs both."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+from sdk.relay import Relay
+
+import leasebeat
+from leasebeat import Client, Context, LeasedMessage, Worker
+
+SOURCES = Path(leasebeat.__file__).parents[1]
+
+
+class Server(Protocol):
+    url: str
+    port: int
+
+    def kill(self) -> None: ...
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+@pytest.fixture
+def queue(client: Client) -> str:
+    """A queue of its own with short leases: one second, extended at most every 0.2 seconds."""
+    name = f"sdk-{uuid.uuid4().hex[:8]}"
+    client.put_queue(name, visibility_timeout=1.0, extension=1.0, beat_interval=0.2, max_attempts=3)
+    return name
+
+
+@pytest.fixture
+def start(client: Client, queue: str) -> Iterator[Callable[..., Worker]]:
+    running: list[tuple[Worker, threading.Thread]] = []
+
+    def begin(handler: leasebeat.Handler, **options: Any) -> Worker:
+        worker = Worker(client, queue, handler, **{"wait": 5.0, "drain_timeout": 2.0, **options})
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        running.append((worker, thread))
+        return worker
+
+    yield begin
+    for worker, _ in running:
+        worker.stop()
+    for _, thread in running:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+Start = Callable[..., Worker]
+
+
+def finished(client: Client, message_id: str, timeout: float = 15.0) -> leasebeat.Message:
+    """Wait for a message's final state."""
+    until = time.monotonic() + timeout
+    while (message := client.get_message(message_id)).status not in ("completed", "failed", "cancelled"):
+        assert time.monotonic() < until, f"the message is still {message.status}"
+        time.sleep(0.02)
+    return message
+
+
+@contextmanager
+def worker_process(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A Python program in a process of its own, which does not outlive the block."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_work_longer_than_its_lease_is_done_once_while_it_beats(client: Client, queue: str, start: Start) -> None:
+    def handle(message: LeasedMessage, context: Context) -> dict[str, Any]:
+        for progress in range(20):
+            context.beat(progress=progress)
+            time.sleep(0.1)
+        return {"echo": message.body, "attempt": context.attempt}
+
+    sent = client.send(queue, {"file": "a.wav"})
+    start(handle)
+    message = finished(client, sent.id)
+    assert (message.status, message.output) == ("completed", {"echo": {"file": "a.wav"}, "attempt": 1})
+    assert (message.generation, message.attempt_count) == (1, 0)
+    assert message.progress is not None
+    assert message.progress > 10
+
+
+def test_a_parked_claim_gets_a_whole_lease(client: Client, queue: str, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> float:
+        return context.remaining()
+
+    start(handle)
+    time.sleep(1.5)  # longer than a lease
+    message = finished(client, client.send(queue, 1).id)
+    assert message.output > 0.5
+
+
+def test_a_hung_handler_loses_its_lease_and_another_worker_finishes(client: Client, queue: str, start: Start) -> None:
+    heard: list[type] = []
+    hung = threading.Event()
+
+    def hang(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=5, detail={"step": "upload"})
+        hung.set()
+        assert context.lost.wait(10)
+        with pytest.raises(leasebeat.LeaseLostError) as caught:
+            context.beat()
+        heard.append(caught.type)
+        raise caught.value
+
+    def resume(message: LeasedMessage, context: Context) -> dict[str, Any]:
+        return {"from": message.progress, "detail": message.detail, "attempt": context.attempt}
+
+    sent = client.send(queue, 1)
+    start(hang)
+    assert hung.wait(10)
+    start(resume)
+    message = finished(client, sent.id)
+    assert message.output == {"from": 5, "detail": {"step": "upload"}, "attempt": 2}
+    assert (message.generation, message.expired_count) == (2, 1)
+    assert heard == [leasebeat.LeaseExpiredError]
+
+
+def test_a_failing_handler_is_retried_until_its_attempts_are_used_up(client: Client, queue: str, start: Start) -> None:
+    def fail(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=context.attempt)
+        raise OSError(f"disk full on attempt {context.attempt}")
+
+    sent = client.send(queue, 1)
+    start(fail)
+    message = finished(client, sent.id)
+    assert (message.status, message.error, message.nacked_count) == ("failed", "OSError: disk full on attempt 3", 3)
+    assert message.progress == 3
+    assert [checkpoint.kind for checkpoint in client.list_checkpoints(sent.id).items] == ["nacked"] * 3
+
+
+def test_giving_up_is_final(client: Client, queue: str, start: Start) -> None:
+    def give_up(_message: LeasedMessage, _context: Context) -> None:
+        raise leasebeat.GiveUp("not a wav file")
+
+    sent = client.send(queue, 1)
+    start(give_up)
+    message = finished(client, sent.id)
+    assert (message.status, message.generation, message.error) == ("failed", 1, "GiveUp: not a wav file")
+
+
+def test_one_worker_does_many_messages_once_each(client: Client, queue: str, start: Start) -> None:
+    handled: list[int] = []
+    sent = client.send_many(queue, [leasebeat.NewMessage(number) for number in range(40)])
+    start(lambda message, _context: handled.append(message.body), concurrency=4)
+    assert {finished(client, message.id).status for message in sent} == {"completed"}
+    assert sorted(handled) == list(range(40))
+
+
+def test_a_stopping_worker_gives_back_what_it_cannot_finish(client: Client, queue: str, start: Start) -> None:
+    begun = threading.Event()
+
+    def hold(_message: LeasedMessage, context: Context) -> None:
+        begun.set()
+        while not context.lost.is_set():
+            context.beat(progress=9)
+            time.sleep(0.02)
+
+    sent = client.send(queue, 1)
+    worker = start(hold, drain_timeout=0.1)
+    assert begun.wait(10)
+    worker.stop()
+    start(lambda message, _context: message.progress)
+    message = finished(client, sent.id)
+    assert message.output == 9
+    assert (message.released_count, message.attempt_count) == (1, 0)
+
+
+def test_sigterm_drains_a_worker_process(server: Server, client: Client, queue: str) -> None:
+    program = textwrap.dedent(
+        """
+        import sys, time
+        from leasebeat import Worker
+
+        def handle(message, context):
+            print("begun", flush=True)
+            for progress in range(15):
+                context.beat(progress=progress)
+                time.sleep(0.1)
+            return "finished"
+
+        Worker(sys.argv[1], sys.argv[2], handle).run()
+        """
+    )
+    first, second = client.send(queue, 1), client.send(queue, 2)
+    with worker_process(program, server.url, queue) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+    done = client.get_message(first.id)
+    assert (done.status, done.output, done.generation) == ("completed", "finished", 1)
+    assert client.get_message(second.id).status == "pending"
+
+
+def test_an_idle_worker_process_stops_at_once(server: Server, queue: str) -> None:
+    program = "import sys; from leasebeat import Worker; print('up', flush=True); Worker(sys.argv[1], sys.argv[2], print).run()"
+    with worker_process(program, server.url, queue) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5)
+        started = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert time.monotonic() - started < 3
+
+
+def test_an_unknown_queue_ends_the_worker(client: Client) -> None:
+    with pytest.raises(leasebeat.NotFoundError) as caught:
+        Worker(client, "no-such-queue", lambda _message, _context: None).run()
+    assert caught.value.code == "queue-not-found"
+
+
+def test_a_service_that_is_killed_and_comes_back_costs_nothing(start_server: Callable[[], Server]) -> None:
+    """The lease outlives the gap: beats are repeated, the work goes on, and its ack arrives."""
+    first = start_server()
+    killed, working = threading.Event(), threading.Event()
+
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        progress = 0
+        while not killed.is_set() or progress < 10:
+            context.beat(progress=progress)
+            progress += 1
+            working.set()
+            time.sleep(0.01)
+        return context.generation
+
+    with Relay(first.port) as relay, Client(relay.url) as client:
+        client.put_queue("durable", visibility_timeout=15.0, extension=15.0, beat_interval=0.2)
+        message = client.send("durable", 1)
+        worker = Worker(client, "durable", handle, wait=5.0)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        assert working.wait(10)
+        first.kill()
+        killed.set()
+        time.sleep(0.3)  # the ack is tried in vain
+        relay.target = start_server().port
+        done = finished(client, message.id)
+        worker.stop()
+        thread.join(10)
+    assert (done.status, done.output, done.generation, done.attempt_count) == ("completed", 1, 1, 0)

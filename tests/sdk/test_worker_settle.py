@@ -1,0 +1,207 @@
+"""What a worker makes of what its handler does, over real connections to a scripted service."""
+
+import asyncio
+import threading
+import time
+from typing import Any
+
+import pytest
+from sdk.running import CLAIM, Start, grant, park, paths
+from sdk.scripted_service import Answer, Break, ScriptedService, Step, lease, message, problem, verdicts
+
+import leasebeat
+from leasebeat import Context, LeasedMessage, Worker
+
+
+def test_the_result_of_a_handler_is_the_output_of_its_ack(service: ScriptedService, start: Start) -> None:
+    def handle(message: LeasedMessage, context: Context) -> object:
+        context.beat(progress=7, detail={"step": "upload"})
+        return {"file": message.body["file"], "attempt": context.attempt, "generation": context.generation}
+
+    start(handle, worker_id="worker-1")
+    (ack,) = service.wait_for("/ack")
+    assert ack.body["leases"] == [{"receipt": "secret-1", "output": {"file": "a.wav", "attempt": 1, "generation": 1}}]
+    assert service.asked(CLAIM)[0].body["worker_id"] == "worker-1"
+
+
+def test_a_coroutine_function_is_awaited_in_an_event_loop(service: ScriptedService, start: Start) -> None:
+    async def handle(message: LeasedMessage, context: Context) -> object:
+        await asyncio.sleep(0.01)
+        context.beat(progress=1)
+        return message.id
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] == "42"
+
+
+def test_an_exception_is_a_nack_with_its_text(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        raise OSError("disk full\0\ud800")
+
+    start(handle)
+    (nack,) = service.wait_for("/nack")
+    assert nack.body["leases"] == [
+        {"receipt": "secret-1", "error": "OSError: disk full\N{REPLACEMENT CHARACTER}?", "delay": 0.0, "retryable": True}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("decision", "delay", "retryable"),
+    [
+        (leasebeat.GiveUp("not a wav file"), 0.0, False),
+        (leasebeat.RetryLater("rate limit", delay=30), 30, True),
+        (SystemExit(3), 0.0, True),
+    ],
+)
+def test_a_handler_decides_what_becomes_of_its_message(
+    decision: BaseException, delay: float, retryable: bool, service: ScriptedService, start: Start
+) -> None:
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        raise decision
+
+    start(handle)
+    (item,) = service.wait_for("/nack")[0].body["leases"]
+    assert (item["delay"], item["retryable"]) == (delay, retryable)
+    assert type(decision).__name__ in item["error"]
+
+
+def test_the_last_report_goes_out_before_the_nack(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=1)
+        service.wait_for("/beat")
+        context.beat(progress=2, detail={"offset": 99})  # within the interval, so not due for ten seconds
+        raise OSError("disk full")
+
+    start(handle)
+    service.wait_for("/nack")
+    assert paths(service) == ["/beat", "/beat", "/nack"]
+    assert service.asked("/beat")[-1].body["leases"] == [{"receipt": "secret-1", "progress": 2, "detail": {"offset": 99}}]
+
+
+def test_a_nack_does_not_wait_for_a_service_that_takes_no_beats(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", problem(503, "overloaded", headers={"retry-after": "1"}))
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=1)
+        raise OSError("disk full")
+
+    start(handle)
+    service.wait_for("/nack", timeout=4.0)
+
+
+@pytest.mark.parametrize("output", [float("nan"), object()])
+def test_an_output_without_json_form_is_a_nack(output: object, service: ScriptedService, start: Start) -> None:
+    start(lambda _message, _context: output)
+    (item,) = service.wait_for("/nack")[0].body["leases"]
+    assert "JSON" in item["error"]
+    assert service.asked("/ack") == []
+
+
+def test_an_output_that_the_service_refuses_is_a_nack(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/ack", problem(422, "invalid-request", errors=[{"field": "leases.0.output", "message": "holds U+0000"}]))
+    start(lambda _message, _context: "a\0b")
+    (item,) = service.wait_for("/nack")[0].body["leases"]
+    assert "leases.0.output: holds U+0000" in item["error"]
+
+
+def test_an_ack_is_repeated_until_it_is_answered_and_its_lease_is_beaten_for(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/ack", *[problem(500, "internal")] * 3, verdicts("acked", late=False))
+    start(lambda _message, _context: "done")
+    assert len(service.wait_for("/ack", 4)) == 4
+    assert len(service.wait_for("/beat")) == 1
+
+
+def test_an_ack_is_given_up_when_the_lease_has_run_out(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.4)), park)
+    service.on("POST", "/ack", problem(500, "internal"))
+    service.on("POST", "/beat", problem(500, "internal"))
+    start(lambda _message, _context: "done")
+    service.wait_for("/ack")
+    time.sleep(0.6)
+    tries = len(service.asked("/ack"))
+    time.sleep(0.3)
+    assert len(service.asked("/ack")) == tries
+
+
+def test_the_next_message_is_claimed_only_when_a_slot_is_free(service: ScriptedService, start: Start) -> None:
+    finish = threading.Event()
+    service.on("POST", CLAIM, grant(lease("r-1", message=message(id="1")), lease("r-2", message=message(id="2"))), park)
+
+    def handle(message: LeasedMessage, _context: Context) -> None:
+        if message.id == "1":
+            finish.wait(5)
+
+    start(handle, concurrency=2)
+    service.wait_for("/ack")
+    service.wait_for(CLAIM, 3)
+    finish.set()
+    service.wait_for("/ack", 2)
+    count = len(service.asked(CLAIM))
+    service.wait_for(CLAIM, count + 2)
+    asked_for = [request.body["max_messages"] for request in service.asked(CLAIM)]
+    assert asked_for[:3] == [2, 1, 1]
+    assert asked_for[-1] == 2
+
+
+def test_nothing_is_claimed_while_every_slot_is_taken(service: ScriptedService, start: Start) -> None:
+    finish = threading.Event()
+    start(lambda _message, _context: finish.wait(5))
+    service.wait_for(CLAIM)
+    time.sleep(0.1)
+    assert len(service.asked(CLAIM)) == 1
+    finish.set()
+    service.wait_for(CLAIM, 2)
+
+
+@pytest.mark.parametrize("queues", ["default", ["default", "other"]])
+def test_a_service_that_answers_at_once_is_not_asked_in_a_tight_loop(
+    queues: str | list[str], service: ScriptedService, start: Start
+) -> None:
+    service.on("POST", CLAIM, Answer({"leases": []}))
+    service.on("POST", "/queues/other/leases", Answer({"leases": []}))
+    start(lambda _message, _context: None, queues=queues, wait=0)
+    service.wait_for(CLAIM)
+    time.sleep(0.6)
+    assert 2 <= len(service.asked(CLAIM)) <= 8
+
+
+def test_several_queues_are_asked_in_turn_and_none_waits_long(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/queues/a/leases", park)
+    service.on("POST", "/queues/b/leases", park, grant(lease()), park)
+    start(lambda _message, _context: None, queues=["a", "b"])
+    service.wait_for("/ack")
+    service.wait_for("/queues/a/leases", 3)
+    waits = [request.body["wait"] for queue in "ab" for request in service.asked(f"/queues/{queue}/leases")]
+    assert 0.0 in waits
+    assert max(waits) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("refusal", "error"),
+    [(problem(404, "queue-not-found"), leasebeat.NotFoundError), (problem(422, "invalid-request"), leasebeat.InvalidRequestError)],
+)
+def test_wrong_settings_end_the_worker_with_their_error(refusal: Step, error: type, service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, refusal)
+    running = start(lambda _message, _context: None)
+    running.join()
+    assert type(running.error) is error
+
+
+@pytest.mark.parametrize("trouble", [Break(), problem(500, "internal"), problem(503, "overloaded"), Answer("not found", 404)])
+def test_claims_go_on_after_trouble(trouble: Answer | Break, service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, trouble, trouble, grant(lease()), park)
+    start(lambda _message, _context: None)
+    service.wait_for("/ack")
+
+
+def test_a_worker_runs_once(service: ScriptedService, start: Start) -> None:
+    running = start(lambda _message, _context: None)
+    service.wait_for(CLAIM)
+    with pytest.raises(RuntimeError, match="runs once"):
+        running.worker.run()
+
+
+@pytest.mark.parametrize("settings", [{"queues": []}, {"concurrency": 0}])
+def test_a_worker_without_queue_or_slot_is_refused(settings: dict[str, Any], service: ScriptedService) -> None:
+    with pytest.raises(ValueError, match="at least one queue"):
+        Worker(service.url, settings.get("queues", "default"), lambda _message, _context: None, concurrency=settings.get("concurrency", 1))

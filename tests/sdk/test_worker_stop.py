@@ -1,0 +1,207 @@
+"""How a worker stops, and what a child that a handler forks does by itself."""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import threading
+import time
+
+import pytest
+from sdk.running import CLAIM, Start, grant, paths
+from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease, problem, verdicts
+
+import leasebeat
+from leasebeat import Context, LeasedMessage, Worker
+from leasebeat._call import Reply, finish
+from leasebeat._calls.leases import claim
+from leasebeat._tracked_lease import TrackedLease
+
+
+def test_a_stopping_worker_lets_its_handler_finish_and_beats_for_it(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats(expires_in=1.0, next_beat_in=0.05))
+    stopped_at: list[float] = []
+
+    def handle(_message: LeasedMessage, context: Context) -> str:
+        context.beat()
+        assert context.stopping.wait(5)
+        stopped_at.append(time.monotonic())
+        for _ in range(30):
+            context.beat()
+            time.sleep(0.01)
+        return "finished"
+
+    running = start(handle)
+    service.wait_for("/beat")
+    running.stop()
+    assert [request.body["leases"][0]["output"] for request in service.asked("/ack")] == ["finished"]
+    assert any(beat.at > stopped_at[0] for beat in service.asked("/beat"))
+    assert service.asked("/release") == []
+
+
+def test_what_does_not_finish_is_released_with_its_last_report(service: ScriptedService, start: Start) -> None:
+    heard: list[type] = []
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(progress=1)
+        service.wait_for("/beat")
+        context.beat(progress=2)
+        context.lost.wait(5)
+        with pytest.raises(leasebeat.LeaseSettledError) as caught:
+            context.beat()
+        heard.append(caught.type)
+
+    running = start(handle, drain_timeout=0.2)
+    service.wait_for("/beat")
+    time.sleep(0.05)
+    running.stop()
+    assert paths(service) == ["/beat", "/beat", "/release"]
+    assert service.asked("/beat")[-1].body["leases"][0]["progress"] == 2
+    assert service.asked("/release")[0].body["leases"] == [{"receipt": "secret-1"}]
+
+
+def test_a_coroutine_that_does_not_finish_is_cancelled_before_its_release(service: ScriptedService, start: Start) -> None:
+    ended: list[str] = []
+
+    async def handle(_message: LeasedMessage, _context: Context) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.1)
+            ended.append("cancelled")
+
+    def release(request: Received) -> Answer:
+        assert ended == ["cancelled"], "somebody else could be at work before this handler has ended"
+        return verdicts("released")(request)
+
+    service.on("POST", "/release", release)
+    running = start(handle, drain_timeout=0.1)
+    service.wait_for(CLAIM)
+    time.sleep(0.1)
+    running.stop()
+    assert ended == ["cancelled"]
+    assert paths(service) == ["/release"]
+
+
+def test_a_second_stop_does_not_wait_for_handlers(service: ScriptedService, start: Start) -> None:
+    release = threading.Event()
+    running = start(lambda _message, _context: release.wait(20), drain_timeout=60)
+    service.wait_for(CLAIM)
+    time.sleep(0.05)
+    running.worker.stop()
+    running.stop()
+    release.set()
+    assert paths(service) == ["/release"]
+
+
+def test_an_ack_under_way_is_waited_for(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/ack", problem(500, "internal"), problem(500, "internal"), verdicts("acked", late=False))
+    running = start(lambda _message, _context: "done", drain_timeout=0.0)
+    service.wait_for("/ack")
+    running.stop()
+    assert len(service.asked("/ack")) == 3
+    assert service.asked("/release") == []
+
+
+def test_a_parked_claim_is_ended_and_what_it_was_granted_is_given_back(service: ScriptedService, start: Start) -> None:
+    ended = threading.Event()
+
+    def parked(_request: Received) -> Answer:
+        ended.wait(5)
+        return grant(lease("granted-too-late"))
+
+    service.on("POST", CLAIM, parked, grant(lease("granted-too-late")))
+    running = start(lambda _message, _context: None)
+    service.wait_for(CLAIM)
+    started = time.monotonic()
+    running.stop()
+    ended.set()
+    assert time.monotonic() - started < 1
+    first, second = service.asked(CLAIM)
+    assert second.body == {**first.body, "wait": 0.0}
+    assert service.asked("/release")[0].body["leases"] == [{"receipt": "granted-too-late"}]
+
+
+def test_stopping_before_running_claims_nothing(willing: ScriptedService) -> None:
+    worker = Worker(willing.url, "default", lambda _message, _context: None)
+    worker.stop()
+    worker.run()
+    assert willing.received == []
+
+
+def test_signals_stop_the_worker_and_get_their_handlers_back(willing: ScriptedService) -> None:
+    assert threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+
+    def handle(_message: LeasedMessage, context: Context) -> bool:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return context.stopping.wait(5)
+
+    Worker(willing.url, "default", handle).run()
+    assert willing.asked("/ack")[0].body["leases"][0]["output"] is True
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_a_worker_leaves_no_threads(service: ScriptedService, start: Start) -> None:
+    before = {thread.name for thread in threading.enumerate() if thread.name.startswith("leasebeat")}
+    running = start(lambda _message, _context: None)
+    service.wait_for("/ack")
+    running.stop()
+    assert {thread.name for thread in threading.enumerate() if thread.name.startswith("leasebeat")} == before == set()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        context.beat(progress=1)
+        service.wait_for("/beat")
+        child = os.fork()
+        if child == 0:
+            context.beat(progress=2, detail={"pid": os.getpid()})
+            time.sleep(0.5)
+            os._exit(0)
+        service.wait_for("/beat", 2)
+        os.waitpid(child, 0)
+        return child
+
+    service.on("POST", "/beat", beats(expires_in=3.0, next_beat_in=0.0))
+    start(handle)
+    (ack,) = service.wait_for("/ack")
+    parent, child = service.asked("/beat")
+    assert child.body["leases"] == [{"receipt": "secret-1", "progress": 2, "detail": {"pid": ack.body["leases"][0]["output"]}}]
+    assert child.connection != parent.connection
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
+
+    def handle(_message: LeasedMessage, _context: Context) -> int:
+        child = os.fork()
+        if child == 0:
+            time.sleep(5)
+            os._exit(0)
+        time.sleep(0.1)
+        os.kill(child, signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    worker = Worker(willing.url, "default", handle)
+
+    def stop_when_acked() -> None:
+        willing.wait_for("/ack")
+        worker.stop()
+
+    threading.Thread(target=stop_when_acked, daemon=True).start()
+    worker.run()
+    assert willing.asked("/ack")[0].body["leases"][0]["output"] == -signal.SIGTERM
+
+
+def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:
+    now = time.monotonic()
+    reply = Reply(status=200, body=json.dumps({"leases": [lease()]}).encode(), retry_after=None, sent_at=now, answered_at=now)
+    (held,) = finish(claim("default", worker_id="w"), reply)
+    tracked = TrackedLease(held)
+    tracked.move()
+    before = tracked.next_beat_at
+    tracked.after_fork()
+    assert (before <= time.monotonic(), tracked.next_beat_at) == (True, math.inf)
