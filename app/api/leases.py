@@ -1,5 +1,6 @@
 """Leases: claim, beat, ack, nack, release, list."""
 
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Annotated, Protocol, TypeVar
 
@@ -7,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api import fields, schemas
 from app.api.hot import HotRoute, json_response
-from app.api.params import MessageCursor, PageLimit, id_number
+from app.api.params import MessageCursor, PageLimit, QueuePath, id_number
 from app.api.presence import unless_gone
 from app.api.rows import active_lease_view, lease_view, page
 from app.api.service import Service, service_of
@@ -37,14 +38,18 @@ VerdictT = TypeVar("VerdictT")
 
 
 @hot.post("/queues/{queue}/leases", response_model=schemas.ClaimResponse, summary="Claim messages", responses=documented(404))
-async def claim(queue: str, body: schemas.ClaimRequest, request: Request) -> Response:
+async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) -> Response:
     """Lease up to `max_messages` ready messages. With `wait`, the call is parked until there is work or the time is over."""
+    came_at = time.monotonic()
     service = service_of(request)
     receipts = service.receipts
     wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id)
     granting = service.store.claim(await service.queue_named(queue), wanted, body.wait)
-    leases = await unless_gone(request, granting, service.store.give_back)
-    return json_response({"leases": [lease_view(lease, queue, receipts) for lease in leases or ()]})
+    claimed = await unless_gone(request, granting, lambda claimed: service.store.give_back(claimed.leases))
+    if claimed is None:
+        return Response(status_code=204)  # nobody is there to read it
+    leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]
+    return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at)})
 
 
 @hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases")

@@ -25,7 +25,7 @@ router = APIRouter(tags=["messages"])
     summary="Send messages",
     responses=documented(404, 413, 415, 422, 503),
 )
-async def send_messages(queue: str, body: schemas.SendRequest, request: Request) -> Response:
+async def send_messages(queue: QueuePath, body: schemas.SendRequest, request: Request) -> Response:
     """Store 1 to 1000 messages, all of them or none. They are stored when this answers 201."""
     service = service_of(request)
     messages = [_new_message(message) for message in body.messages]

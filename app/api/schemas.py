@@ -212,6 +212,10 @@ class Lease(Wire):
 
 class ClaimResponse(Wire):
     leases: list[Lease] = Field(description="The leases granted; empty if there was no work.")
+    waited: float = Field(
+        description="Seconds that the call was parked: the leases began that much later than it came, or more.",
+        examples=[0.0],
+    )
 
 
 class LeaseBeat(Wire):

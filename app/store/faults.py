@@ -11,6 +11,8 @@ import contextlib
 from collections.abc import Iterator
 
 import asyncpg
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 
 class StoreError(Exception):
@@ -48,5 +50,10 @@ def answering() -> Iterator[None]:
     """Turn every sign that Postgres is not there (down, starting, full, not migrated) into `UnavailableError`."""
     try:
         yield
-    except _GONE as error:
+    except (*_GONE, PoolTimeoutError) as error:
         raise UnavailableError(type(error).__name__) from error
+    except DBAPIError as error:  # SQLAlchemy's wrapping of the driver's error
+        cause = error.orig and error.orig.__cause__
+        if not isinstance(cause, _GONE):
+            raise
+        raise UnavailableError(type(cause).__name__) from error

@@ -4,12 +4,12 @@ import asyncio
 from functools import cache
 from pathlib import Path
 
+from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from alembic import command
 from app.store.database import open_engine
 
 

@@ -5,6 +5,8 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, 
 from functools import partial
 from typing import TypeVar
 
+import structlog
+
 from app.leases import outcomes
 from app.store.ack import Ack, ack
 from app.store.alarm import Alarm
@@ -12,7 +14,8 @@ from app.store.beat import Beat, Beaten, beat
 from app.store.claim import Claim, GrantedLease
 from app.store.coalescer import Coalescer
 from app.store.database import Database, Pool
-from app.store.faults import RowFaultError
+from app.store.faults import RowFaultError, StoreError
+from app.store.line import Claimed, Serving
 from app.store.nack import Nack, nack
 from app.store.parking import Parking
 from app.store.queues import QueueRef, Queues
@@ -30,6 +33,8 @@ Lanes = dict[int, Coalescer[RowT, VerdictT]]
 
 _BATCH_ROWS = 1000
 
+log = structlog.get_logger(__name__)
+
 
 class Store:
     """One replica's store.
@@ -45,7 +50,7 @@ class Store:
         self.reads = Reads(database, shards)
         self.alarm = Alarm()
         self.tally = Tally()
-        self.parking = Parking(database.work, poll=poll, on_granted=self._note_granted, give_back=self.give_back)
+        self.parking = Parking(Serving(database.work, poll, self._note_granted, self.give_back))
         self.wakeups = Wakeups(database, self.parking)
         self._pool = database.work
 
@@ -73,7 +78,7 @@ class Store:
             self._note_ready([queue.id], (message.delay for message in messages))
         return ids
 
-    async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> list[GrantedLease]:
+    async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
         """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late."""
         return await self.parking.claim(queue, wanted, wait)
 
@@ -137,7 +142,10 @@ class Store:
 
     async def give_back(self, leases: list[GrantedLease]) -> None:
         """Release leases that nobody was there to take."""
-        await self.release([(lease.shard, Release(lease.message_id, lease.generation)) for lease in leases])
+        try:
+            await self.release([(lease.shard, Release(lease.message_id, lease.generation)) for lease in leases])
+        except StoreError as error:
+            log.warning("leases not given back; they will run out", leases=len(leases), reason=str(error))
 
 
 async def _submit(lanes: Lanes[RowT, VerdictT], rows: Sequence[tuple[int, RowT]]) -> list[VerdictT | RowFaultError]:

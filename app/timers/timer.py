@@ -46,7 +46,7 @@ class Timer:
                 failures = 0
                 self._planned = time.monotonic() + pause
                 await self._store.alarm.sleep(pause)
-            except Exception as error:  # noqa: BLE001 - nothing may end the timer
+            except Exception as error:
                 failures += 1
                 log.error("pass failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
                 await asyncio.sleep(min(self._longest_sleep, _BACKOFF_S * failures))

@@ -198,9 +198,7 @@ def test_aborted_claims_leak_no_connection(start_server: Callable[..., Server]) 
 
 
 @pytest.mark.scar(22)
-async def test_aborted_claims_leave_no_open_transaction(
-    api: Api, server: Server, queue: str, sql: "asyncpg.Connection[asyncpg.Record]"
-) -> None:
+async def test_aborted_claims_leave_no_open_transaction(server: Server, queue: str, sql: "asyncpg.Connection[asyncpg.Record]") -> None:
     for connection in abandon_claims(server, queue, 50):
         connection.close()
     idle = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'"
@@ -217,7 +215,7 @@ async def test_parked_claims_hold_no_database_connection(
     connections = await sql.fetchval("select count(*) from pg_stat_activity where datname = current_database()")
     assert connections < 20
     start = time.monotonic()
-    api.send(queue, *range(200))
+    server.api.send(queue, *range(200))
     assert time.monotonic() - start < 1
     until(lambda: parked() == 0)
     for connection in waiting:

@@ -200,7 +200,10 @@ def refuse(database_url: str, table: str, condition: str, event: str) -> None:
 
 async def fill(sql: Connection, *, ready: int, delayed: int, leased: int, completed: int) -> None:
     """Put messages in all states into the queue `default`, those that are not ready first."""
-    insert = "insert into message (shard, queue_id, body, priority, fairness_key, status{}) select 0, 1, '1', 0, ''{} from generate_series(1, $1)"
+    insert = (
+        "insert into message (shard, queue_id, body, priority, fairness_key, status{}) "
+        "select 0, 1, '1', 0, ''{} from generate_series(1, $1)"
+    )
     await sql.execute(insert.format(", available_at", ", 'scheduled', now() + interval '1 hour'"), delayed)
     await sql.execute(insert.format(", generation", ", 'in_progress', 1"), leased)
     await sql.execute(insert.format(", generation, ended_by, finished_at", ", 'completed', 1, 'acked', now()"), completed)

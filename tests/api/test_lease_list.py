@@ -1,0 +1,110 @@
+"""The list of active leases: who holds what, since when, until when."""
+
+import uuid
+from datetime import datetime
+
+import pytest
+from harness.api import Api, Json
+from harness.postgres import RunOut
+from harness.problems import assert_problem
+
+
+def listed(api: Api, **params: object) -> list[Json]:
+    return list(api.call("GET", "/leases", params=params)["items"])
+
+
+def test_a_lease_is_listed_from_its_grant_to_its_end(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, 1)
+    assert listed(api, queue=queue) == []
+    lease = api.claim_one(queue, "worker-7", visibility_timeout=120)
+    (item,) = listed(api, queue=queue)
+    expected = {"message_id": message_id, "queue": queue, "worker_id": "worker-7", "generation": 1, "expired": False}
+    assert item | expected | {"last_beat_at": None, "progress": None, "detail": None} == item
+    assert 115 < item["expires_in"] <= 120
+    assert item["expires_at"] == lease["expires_at"]
+    assert (datetime.fromisoformat(item["expires_at"]) - datetime.fromisoformat(item["acquired_at"])).total_seconds() == 120
+    api.ack(lease["receipt"])
+    assert listed(api, queue=queue) == []
+
+
+def test_it_shows_what_the_last_beat_said(api: Api, queue: str) -> None:
+    api.send(queue, 1)
+    lease = api.claim_one(queue)
+    (beaten,) = api.beat(lease["receipt"], progress=2**63 - 1, detail={"step": ["ä", 1.5]})
+    (item,) = listed(api, queue=queue)
+    assert (item["progress"], item["detail"]) == (2**63 - 1, {"step": ["ä", 1.5]})
+    assert item["expires_at"] == beaten["expires_at"]
+    assert item["acquired_at"] <= item["last_beat_at"]
+
+
+def test_filters_by_queue_and_worker_apart_and_together(api: Api, queue: str) -> None:
+    other = f"{queue}.other"
+    api.put_queue(other)
+    mine, yours = (f"{name}-{uuid.uuid4().hex}" for name in ("mine", "yours"))
+    api.send(queue, 1, 2)
+    api.send(other, 3)
+    a, b = api.claim_one(queue, mine)["message"]["id"], api.claim_one(queue, yours)["message"]["id"]
+    c = api.claim_one(other, mine)["message"]["id"]
+
+    def ids(**params: object) -> list[str]:
+        return [item["message_id"] for item in listed(api, **params)]
+
+    assert ids(queue=queue) == [a, b]
+    assert ids(worker_id=mine) == [a, c]
+    assert ids(queue=queue, worker_id=mine) == [a]
+    assert ids(queue=other, worker_id=yours) == []
+    assert ids(worker_id=mine + "x") == []
+    api.call("DELETE", f"/queues/{other}", params={"force": True}, expect=204)
+
+
+@pytest.mark.rule(3)
+def test_overdue_leases_are_told_from_living_ones_before_any_reclaim(api: Api, queue: str, run_out: RunOut) -> None:
+    over, alive = api.send(queue, "over", "alive")
+    api.claim(queue, max_messages=2)
+    run_out(over)
+    (item,) = listed(api, queue=queue, overdue=True)
+    assert (item["message_id"], item["expired"]) == (over, True)
+    assert item["expires_in"] <= 0
+    (item,) = listed(api, queue=queue, overdue=False)
+    assert (item["message_id"], item["expired"]) == (alive, False)
+    assert [item["message_id"] for item in listed(api, queue=queue)] == [over, alive]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 6])
+def test_pages_hold_every_lease_once_and_the_last_says_so(api: Api, queue: str, limit: int) -> None:
+    ids = api.send(queue, *range(5))
+    api.claim(queue, max_messages=5)
+    seen: list[str] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        page = api.call("GET", "/leases", params={"queue": queue, "limit": limit, "cursor": cursor})
+        assert 0 < len(page["items"]) <= limit
+        seen += [item["message_id"] for item in page["items"]]
+        cursor = page["next_cursor"]
+    assert seen == ids
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("queue=", "queue"),
+        ("queue=%00", "queue"),
+        ("worker_id=", "worker_id"),
+        ("worker_id=a%00b", "worker_id"),
+        (f"worker_id={'x' * 201}", "worker_id"),
+        ("overdue=maybe", "overdue"),
+        ("limit=0", "limit"),
+        ("limit=1001", "limit"),
+        ("limit=NaN", "limit"),
+        ("limit=1e2", "limit"),
+        (f"limit={'9' * 5000}", "limit"),
+        ("cursor=-1", "cursor"),
+        ("cursor=%00", "cursor"),
+        ("cursor=%D9%A3", "cursor"),
+        (f"cursor={'9' * 31}", "cursor"),
+    ],
+)
+@pytest.mark.rule(13)
+def test_a_bad_parameter_is_refused_by_name(api: Api, query: str, field: str) -> None:
+    problem = assert_problem(api.client.get(f"/leases?{query}"), 422, "invalid-request")
+    assert [error["field"] for error in problem["errors"]] == [f"query.{field}"]
