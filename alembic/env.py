@@ -4,11 +4,11 @@ Two runs at once take turns by an advisory lock, and a statement that cannot get
 traffic.
 """
 
+from alembic import context
 from sqlalchemy import Connection, text
 from sqlmodel import SQLModel
 
 import app.store.models  # noqa: F401 - fills the metadata
-from alembic import context
 
 _ADVISORY_LOCK = 0x1EA5EBEA7
 

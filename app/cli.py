@@ -2,9 +2,11 @@
 
 import contextlib
 import json
+import signal
+import sys
 from collections.abc import Iterator
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import structlog
 import typer
@@ -33,6 +35,8 @@ def serve(
     settings = Settings()
     settings = settings.model_copy(update={"host": host or settings.host, "port": settings.port if port is None else port})
     logs.configure(settings.log_level, settings.log_format)
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, _leave)
     with _database(settings) as url:
         if migrate or settings.database_url is None:
             run_migrations(url, settings.migrations)
@@ -85,6 +89,11 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
         if service := getattr(self._app.state, "service", None):
             service.store.parking.dismiss()
+
+
+def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:
+    """End the process in order. uvicorn raises the signal that stopped it anew, and by default that would end us before our clean-up."""
+    sys.exit(0)
 
 
 @contextlib.contextmanager

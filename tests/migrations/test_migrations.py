@@ -14,7 +14,7 @@ from migrations.check import MigrationError, check, lint
 
 from app.store.migrations import migrate
 
-ADD_INDEX = """
+MIGRATION = """
 from alembic import op
 
 revision = "0099"
@@ -24,11 +24,12 @@ depends_on = None
 
 
 def upgrade() -> None:
-    op.execute({statement!r})
+    for statement in {statements!r}:
+        op.execute(statement)
 
 
 def downgrade() -> None:
-    op.execute({undo!r})
+    pass
 """
 
 
@@ -67,8 +68,8 @@ def head_of(folder: Path) -> str:
     return max(file.name.split("_")[3] for file in (folder / "versions").glob("*.py"))
 
 
-def add_migration(folder: Path, statement: str, undo: str) -> None:
-    text = ADD_INDEX.format(head=head_of(folder), statement=statement, undo=undo)
+def add_migration(folder: Path, *statements: str) -> None:
+    text = MIGRATION.format(head=head_of(folder), statements=statements)
     (folder / "versions" / "2099_01_01_0099_more.py").write_text(text)
 
 
@@ -103,7 +104,7 @@ def test_two_databases_have_different_secrets(empty_database: str, database_url:
 
 def test_a_migration_that_cannot_get_its_lock_gives_up_and_changes_nothing(empty_database: str, folder: Path) -> None:
     migrate(empty_database, folder)
-    add_migration(folder, "alter table queue add column more int", "alter table queue drop column more")
+    add_migration(folder, "alter table queue add column more int")
     env = folder / "env.py"
     env.write_text(env.read_text().replace("'5s'", "'100ms'"))
     with asyncio.Runner() as runner:
@@ -124,13 +125,13 @@ def test_the_migrations_pass_their_check(empty_database: str) -> None:
 
 
 def test_the_check_finds_a_table_that_the_models_do_not_have(empty_database: str, folder: Path) -> None:
-    add_migration(folder, "create table surplus (id bigint primary key)", "drop table surplus")
+    add_migration(folder, "create table surplus (id bigint primary key)")
     with pytest.raises(MigrationError, match="differ.*surplus"):
         list(check(empty_database, folder))
 
 
 def test_the_check_finds_a_column_that_the_models_do_not_have(empty_database: str, folder: Path) -> None:
-    add_migration(folder, "alter table queue add column surplus int", "alter table queue drop column surplus")
+    add_migration(folder, "alter table queue add column surplus int")
     with pytest.raises(MigrationError, match="differ.*surplus"):
         list(check(empty_database, folder))
 
@@ -142,13 +143,22 @@ def test_the_check_finds_a_downgrade_that_leaves_something(empty_database: str, 
         list(check(empty_database, folder))
 
 
+REMADE_INDEX = "message_due on message (shard, available_at) where status = 'scheduled'"
+
+
 def test_the_check_finds_a_statement_that_locks_out_a_busy_database(empty_database: str, folder: Path) -> None:
     # Dropped and made anew, so that only squawk can tell.
-    add_migration(
-        folder, "drop index message_due; create index message_due on message (shard, available_at) where status = 'scheduled'", ""
-    )
+    add_migration(folder, "drop index message_due", f"create index {REMADE_INDEX}")
     with pytest.raises(MigrationError, match="concurrently"):
         list(check(empty_database, folder))
+
+
+def test_an_index_can_be_made_without_locking_out_anybody(empty_database: str, folder: Path) -> None:
+    add_migration(folder, "drop index concurrently message_due", f"create index concurrently {REMADE_INDEX}")
+    added = folder / "versions" / "2099_01_01_0099_more.py"
+    text = added.read_text().replace("    for statement in", "    with op.get_context().autocommit_block():\n     for statement in")
+    added.write_text(text)
+    assert "0099 read by squawk" in list(check(empty_database, folder))
 
 
 @pytest.mark.parametrize(

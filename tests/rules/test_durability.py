@@ -1,6 +1,5 @@
 """What was answered is committed: no crash, of the service or of Postgres, loses it or undoes it."""
 
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -117,7 +116,7 @@ def test_sigterm_under_load_answers_what_it_took_and_ends_cleanly(postgres_of_ow
         load = Load(server.api)
         with load.running(workers=4):
             time.sleep(1)
-            assert server.stop() in {0, -signal.SIGTERM}
+            assert server.stop() == 0
         assert "Traceback" not in server.log
     with Server(postgres_of_own.url) as second:
         check_answers_hold(second.api, load)

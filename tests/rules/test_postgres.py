@@ -38,7 +38,7 @@ async def test_beats_are_heap_only_updates(start_server: Callable[..., Server], 
     receipts = [lease["receipt"] for lease in server.api.claim("busy", max_messages=200)]
     for round_ in range(20):
         assert {beat["status"] for beat in server.api.beat(*receipts, progress=round_, detail={"round": round_})} == {"extended"}
-    assert server.stop() in {0, -15}  # its sessions report their figures as they end
+    assert server.stop() == 0  # its sessions report their figures as they end
 
     async def updates() -> tuple[int, int]:
         row = await own_sql.fetchrow("select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'lease'")
