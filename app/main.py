@@ -71,7 +71,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.add_middleware(BodyLimit, max_bytes=_MAX_REQUEST_BYTES)
     app.add_middleware(RequestIds)
-    for router in (queues.router, messages.hot, messages.router, leases.hot, leases.router, health.router):
+    for router in (leases.hot, messages.hot, queues.router, messages.router, leases.router, health.router):
         app.include_router(router)
     docs.install(app)
     errors.install(app)

@@ -92,7 +92,9 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("shard", "id"),
     )
-    op.create_index("message_by_status", "message", ["shard", "queue_id", "status", "id"], unique=False)
+    op.create_index(
+        "message_by_status", "message", ["shard", "queue_id", "status", "id"], unique=False, postgresql_where=sa.text("status <> ''")
+    )
     op.create_index("message_due", "message", ["shard", "available_at"], unique=False, postgresql_where=sa.text("status = 'scheduled'"))
     op.create_index(
         "message_ready",

@@ -9,41 +9,45 @@ ACK = f"""
 -- Locks: the leases named, in id order; then the messages, of which only the late ones can be awaited, in id order.
 -- Index: lease_pkey, message_pkey.
 with asked as materialized (
-    select * from unnest($2::bigint[], $3::bigint[], $4::json[]) as asked(message_id, generation, output)
+    select *
+    from unnest($2::bigint[], $3::bigint[], $4::json[]) as asked(message_id, generation, output)
+    order by message_id
 ),
 held as materialized (
-    select message_id, generation
-    from lease
-    where shard = $1 and message_id = any($2)
-    order by message_id
-    for update
+    select asked.*, lease.shard
+    from asked
+    left join lateral (
+        select shard from lease
+        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
+        for update
+    ) as lease on true
 ),
 ended as (
     delete from lease
-    using asked join held using (message_id, generation)
-    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = asked.message_id
-    returning lease.message_id, lease.generation, asked.output, lease.progress, lease.detail, lease.expires_at <= now() as late
+    using held
+    where lease.shard = held.shard and lease.message_id = held.message_id
+    returning lease.shard, held.message_id, held.generation, held.output, lease.progress, lease.detail, lease.expires_at <= now() as late
 ),
 late as materialized (
-    select message.id as message_id, asked.generation, asked.output
-    from message
-    join asked on asked.message_id = message.id and asked.generation = message.generation
-    where message.shard = $1
-      and message.id = any(array(select message_id from asked except select message_id from ended))
-      and message.ended_by in ('expired', 'unconfirmed')
-    order by message.id
-    for no key update of message
+    select message.shard, held.message_id, held.generation, held.output
+    from held
+    cross join lateral (
+        select shard from message
+        where held.shard is null and message.shard = $1 and message.id = held.message_id and message.generation = held.generation
+          and message.ended_by in ('expired', 'unconfirmed')
+        for no key update
+    ) as message
 ),
 done as (
-    select message_id, generation, output, progress, detail, late from ended
+    select shard, message_id, generation, output, progress, detail, late from ended
     union all
-    select message_id, generation, output, null, null, true from late
+    select shard, message_id, generation, output, null, null, true from late
 )
 update message
 set status = 'completed', ended_by = case when ended.late then 'acked_late' else 'acked' end, finished_at = now(),
     output = ended.output, error = null, {KEEP_REPORT}
 from done as ended
-where message.shard = $1 and message.id = any($2) and message.id = ended.message_id and message.generation = ended.generation
+where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
 returning message.id as message_id, message.generation, message.ended_by as fate, null::bigint as ready_queue
 """  # noqa: S608 - a constant fragment
 

@@ -9,21 +9,25 @@ from app.store.fate import fates_of
 
 BEAT = """
 -- Locks: the leases asked about, in id order.
--- Index: lease_pkey. The update touches no indexed column, so it is heap-only.
+-- Index: lease_pkey, queue_pkey. The update touches no indexed column, so it is heap-only.
 with asked as materialized (
-    select * from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::json[]) as asked(message_id, generation, progress, detail)
+    select *
+    from unnest($2::bigint[], $3::bigint[], $4::bigint[], $5::json[]) as asked(message_id, generation, progress, detail)
+    order by message_id
 ),
 held as materialized (
-    select message_id, generation, queue_id, expires_at, deadline, extended_at, extended_progress, confirm_timeout
-    from lease
-    where shard = $1 and message_id = any($2)
-    order by message_id
-    for no key update
+    select asked.*, lease.shard, lease.queue_id, lease.expires_at, lease.deadline, lease.extended_at, lease.extended_progress,
+           lease.confirm_timeout
+    from asked
+    cross join lateral (
+        select * from lease
+        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
+        for no key update
+    ) as lease
 ),
-measured as materialized (
+measured as (
     select
-        asked.message_id, asked.generation, asked.progress, asked.detail,
-        held.expires_at, held.deadline, held.extended_at, held.confirm_timeout,
+        held.*,
         make_interval(secs => queue.beat_interval) as beat_interval,
         now() + make_interval(secs => queue.extension) as extension_end,
         now() + make_interval(secs => held.confirm_timeout) as confirmation_end,
@@ -31,13 +35,12 @@ measured as materialized (
             and (held.extended_at is null
                  or now() >= held.extended_at + make_interval(secs => queue.beat_interval)
                  or held.expires_at - now() < make_interval(secs => queue.beat_interval)) as due,
-        not queue.progress_required or coalesce(asked.progress > held.extended_progress, asked.progress is not null) as progressed
-    from asked
-    join held using (message_id, generation)
+        not queue.progress_required or coalesce(held.progress > held.extended_progress, held.progress is not null) as progressed
+    from held
     join queue on queue.id = held.queue_id
 ),
 judged as materialized (
-    select *,
+    select *, progress is not null or detail is not null or confirm_timeout is not null as brings_news,
         case when expires_at <= now() then 'expired' when not due then 'held' when progressed then 'extended' else 'stalled' end as status
     from measured
 ),
@@ -56,11 +59,16 @@ beaten as (
         progress = coalesce(judged.progress, lease.progress),
         detail = coalesce(judged.detail, lease.detail)
     from judged
-    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = judged.message_id
-      and (judged.status = 'extended'
-           or judged.status in ('held', 'stalled')
-              and (judged.progress is not null or judged.detail is not null or judged.confirm_timeout is not null))
-    returning lease.message_id, lease.expires_at, lease.extended_at
+    where lease.shard = judged.shard and lease.message_id = judged.message_id
+      and (judged.status = 'extended' or judged.status in ('held', 'stalled') and judged.brings_news)
+    returning judged.message_id, judged.generation, judged.status, judged.beat_interval, lease.expires_at, lease.extended_at
+),
+answer as (
+    select * from beaten
+    union all
+    select message_id, generation, status, beat_interval, expires_at, coalesce(extended_at, now())
+    from judged
+    where status = 'expired' or status in ('held', 'stalled') and not brings_news
 )
 select
     message_id, generation, status, expires_at,
@@ -69,13 +77,7 @@ select
         when 'stalled' then 0
         else greatest(0, extract(epoch from least(extended_at + beat_interval, expires_at - beat_interval) - now()))::float8
     end as next_beat_in
-from (
-    select judged.message_id, judged.generation, judged.status, judged.beat_interval,
-           coalesce(beaten.expires_at, judged.expires_at) as expires_at,
-           coalesce(beaten.extended_at, judged.extended_at, now()) as extended_at
-    from judged
-    left join beaten using (message_id)
-) as answer
+from answer
 """
 
 

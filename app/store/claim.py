@@ -1,33 +1,19 @@
 """Claim: grant leases on ready messages, by turns among fairness keys, then by priority, then by age."""
 
+import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import groupby
 
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch
 
-# What a worker is told about a lease. Reads from `lease` and `message`, whichever rows bear those names, and from `queue`.
-_LEASE_FACTS = """
-    lease.shard, lease.message_id, lease.generation, lease.expires_at,
-    extract(epoch from lease.expires_at - now())::float8 as expires_in,
-    extract(epoch from lease.deadline - now())::float8 as deadline_in,
-    queue.beat_interval, queue.extension,
-    message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
-    message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.progress, message.detail
-"""
-
-CLAIM = f"""
+CLAIM = """
 -- Locks: the messages picked, skipping those in other hands, so it never waits.
 -- Index: message_ready, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
-with recursive asked as materialized (
-    select *
-    from unnest($6::text[], $7::float8[], $8::float8[], $9::text[], $10::int[])
-        with ordinality as asked(worker_id, visibility_timeout, confirm_within, claim_id, claim_slot, slot)
-),
-visited(fairness_key, lap, position, weight) as (
+with recursive visited(fairness_key, lap, position, weight) as (
     select $3::text collate "C", 0, 0, 0::bigint
     union all
     select next.fairness_key, next.lap, visited.position + 1, coalesce((queue.weights ->> next.fairness_key)::bigint, 1)
@@ -65,10 +51,10 @@ turn as materialized (
     group by fairness_key
 ),
 picked as materialized (
-    select ready.id, turn.position, row_number() over () as slot
+    select ready.shard, ready.id, row_number() over () as slot
     from (select * from turn order by position) as turn
     cross join lateral (
-        select message.id
+        select message.shard, message.id
         from message
         where message.shard = $1 and message.queue_id = $2 and message.status = 'pending' and message.fairness_key = turn.fairness_key
         order by message.priority desc, message.id
@@ -78,49 +64,61 @@ picked as materialized (
 ),
 started as (
     update message
-    set status = 'in_progress', generation = generation + 1, ended_by = null
-    where shard = $1 and id = any(array(select id from picked))
-    returning *
+    set status = 'in_progress', generation = message.generation + 1, ended_by = null
+    from picked
+    where message.shard = picked.shard and message.id = picked.id
+    returning message.*, picked.slot
+),
+termed as (
+    select
+        started.*,
+        now() + make_interval(secs => least(
+            ($8::float8[])[slot], coalesce(($7::float8[])[slot], queue.visibility_timeout), queue.max_lease
+        )) as expires_at,
+        now() + make_interval(secs => queue.max_lease) as deadline,
+        case when ($8::float8[])[slot] is not null then coalesce(($7::float8[])[slot], queue.visibility_timeout) end as confirm_timeout,
+        queue.beat_interval, queue.extension, coalesce(started.max_attempts, queue.max_attempts) as attempts_allowed
+    from started
+    join queue on queue.id = started.queue_id
 ),
 granted as (
     insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, confirm_timeout,
                        worker_id, claim_id, claim_slot)
-    select
-        $1, started.id, $2, started.generation, now(), term.expires_at, term.expires_at, now() + make_interval(secs => queue.max_lease),
-        case when asked.confirm_within is not null then coalesce(asked.visibility_timeout, queue.visibility_timeout) end,
-        asked.worker_id, asked.claim_id, asked.claim_slot
-    from started
-    join picked on picked.id = started.id
-    join asked on asked.slot = picked.slot
-    join queue on queue.id = $2
-    cross join lateral (
-        select now() + make_interval(secs => least(
-            asked.confirm_within, coalesce(asked.visibility_timeout, queue.visibility_timeout), queue.max_lease
-        )) as expires_at
-    ) as term
-    returning *
+    select shard, id, queue_id, generation, now(), expires_at, expires_at, deadline, confirm_timeout,
+           ($6::text[])[slot], ($9::text[])[slot], ($10::int[])[slot]
+    from termed
 )
-select turn.fairness_key as visited_key, turn.quantum, turn.allowance, picked.slot, {_LEASE_FACTS}
-from turn
-left join (
-    picked
-    join granted as lease on lease.message_id = picked.id
-    join started as message on message.id = picked.id
-    join queue on queue.id = $2
-) on picked.position = turn.position
-order by turn.position, picked.slot
-"""  # noqa: S608 - a constant fragment
+select
+    case slot when 1 then (
+        select json_agg(json_build_array(fairness_key, quantum, allowance) order by position)::text from turn
+    ) end as visits,
+    shard, id, generation, expires_at,
+    extract(epoch from expires_at - now())::float8 as expires_in, extract(epoch from deadline - now())::float8 as deadline_in,
+    beat_interval, extension, body, headers, priority, fairness_key, work_type, task_id, created_at, attempt_count,
+    attempts_allowed, progress, detail
+from termed
+order by slot
+"""
 
-REPEATED = f"""
+REPEATED = """
 -- Locks: none.
 -- Index: lease_claim, message_pkey, queue_pkey.
-select lease.claim_id, {_LEASE_FACTS}
-from lease
-join message on message.shard = $1 and message.id = lease.message_id
+select
+    lease.claim_id,
+    lease.shard, lease.message_id, lease.generation, lease.expires_at,
+    extract(epoch from lease.expires_at - now())::float8 as expires_in,
+    extract(epoch from lease.deadline - now())::float8 as deadline_in,
+    queue.beat_interval, queue.extension,
+    message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
+    message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.progress, message.detail
+from (select distinct unnest($2::text[]) as claim_id) as asked
+cross join lateral (
+    select * from lease where lease.shard = $1 and lease.claim_id = asked.claim_id and lease.queue_id = $3 and lease.expires_at > now()
+) as lease
+join message on message.shard = lease.shard and message.id = lease.message_id
 join queue on queue.id = lease.queue_id
-where lease.shard = $1 and lease.claim_id = any($2::text[]) and lease.queue_id = $3 and lease.expires_at > now()
 order by lease.claim_id, lease.claim_slot
-"""  # noqa: S608 - a constant fragment
+"""
 
 
 _MAX_ROUNDS = 16
@@ -171,24 +169,18 @@ async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claim
     slots = [(call, number) for call, each in enumerate(claims) for number in range(each.max_messages)]
     granted: Granted = [[] for _ in claims]
     for _ in range(_MAX_ROUNDS):
-        reach = len(slots) - rotation.left
-        rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, rotation.left, *_columns(claims, slots))
-        visits = _visits(rows)
-        rotation.advance(visits)
-        leases = [GrantedLease(*row[4:]) for row in rows if row["slot"] is not None]
-        for (call, _), lease in zip(slots, leases, strict=False):
-            granted[call].append(lease)
-        slots = slots[len(leases) :]
-        all_dry = all(visit.taken < visit.allowance for visit in visits)
-        all_visited = len(visits) < reach
-        if not slots or (all_dry and all_visited):
+        rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, rotation.left, len(slots), *_columns(claims, slots))
+        for (call, _), row in zip(slots, rows, strict=False):
+            granted[call].append(GrantedLease(*row[1:]))
+        slots = slots[len(rows) :]
+        more_may_be_ready = rotation.advance(_visits(rows), wanted=len(slots) + len(rows))
+        if not slots or not more_may_be_ready:
             break
     return granted
 
 
 def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[object, ...]:
     return (
-        len(slots),
         [claims[call].worker_id for call, _ in slots],
         [claims[call].visibility_timeout for call, _ in slots],
         [claims[call].confirm_within for call, _ in slots],
@@ -198,10 +190,10 @@ def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[obj
 
 
 def _visits(rows: list[Row]) -> list[Visit]:
-    visits = []
-    for (fairness_key, quantum, allowance), group in groupby(rows, key=lambda row: (row["visited_key"], row["quantum"], row["allowance"])):
-        visits.append(Visit(fairness_key, quantum, allowance, sum(row["slot"] is not None for row in group)))
-    return visits
+    """Read which keys the statement visited, from its first row, and count what each gave."""
+    taken = Counter(row["fairness_key"] for row in rows)
+    visited = json.loads(rows[0]["visits"]) if rows else []
+    return [Visit(fairness_key, quantum, allowance, taken[fairness_key]) for fairness_key, quantum, allowance in visited]
 
 
 async def repeated(pool: Pool, shard: int, queue_id: int, claim_ids: list[str]) -> dict[str, list[GrantedLease]]:

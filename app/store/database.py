@@ -28,6 +28,14 @@ _ENGINE_CONNECTIONS = 2
 _CLOSE_TIMEOUT_S = 5.0
 # JIT pays for long analyses; here it would only add its compile time to short statements.
 _SESSION = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
+# Hot statements go row by row from their arrays to the tables, by primary key: the one plan that is good at any size. Postgres would else
+# choose others while a table is small or not yet analysed, and keep them: reading whole tables, or joining batches by nested scans.
+HOT_SESSION = _SESSION | {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,11 @@ async def connect(url: str) -> asyncpg.Connection:
 async def open_database(url: str) -> Database:
     """Open the pools. Connections are made when first needed, so this succeeds while Postgres is still starting."""
     return Database(
-        url, await _pool(url, _BEAT_CONNECTIONS), await _pool(url, _WORK_CONNECTIONS), await _pool(url, _READ_CONNECTIONS), open_engine(url)
+        url,
+        beats=await _pool(url, _BEAT_CONNECTIONS, HOT_SESSION),
+        work=await _pool(url, _WORK_CONNECTIONS, HOT_SESSION),
+        reads=await _pool(url, _READ_CONNECTIONS, _SESSION),
+        engine=open_engine(url),
     )
 
 
@@ -98,14 +110,14 @@ async def session(database: Database) -> AsyncIterator[AsyncSession]:
             yield opened
 
 
-async def _pool(url: str, size: int) -> Pool:
+async def _pool(url: str, size: int, session_settings: dict[str, str]) -> Pool:
     return await asyncpg.create_pool(
         plain_url(url),
         min_size=0,
         max_size=size,
         command_timeout=STATEMENT_TIMEOUT_S,
         timeout=5,
-        server_settings=_SESSION,
+        server_settings=session_settings,
         reset=_keep_session,
     )
 

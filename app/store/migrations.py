@@ -8,9 +8,13 @@ from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection
+from sqlalchemy import Connection, text
 
 from app.store.database import open_engine
+
+_ADVISORY_LOCK = 0x1EA5EBEA7
+_TAKE_TURN = text("select pg_try_advisory_xact_lock(:key)")
+_RETRY_S = 0.1
 
 
 def configuration(folder: Path) -> Config:
@@ -50,7 +54,12 @@ def migrate(database_url: str, folder: Path) -> None:
     async def run() -> None:
         engine = open_engine(database_url)
         try:
-            async with engine.begin() as connection:
+            async with engine.connect() as turn, engine.connect() as connection:
+                # Held beside the migrations' own transactions, and not waited for: making an index concurrently waits for every
+                # statement under way, and for the snapshot of the last one too, which the next statement lets go.
+                while not await turn.scalar(_TAKE_TURN, {"key": _ADVISORY_LOCK}):  # noqa: ASYNC110 - nothing tells when it is free
+                    await asyncio.sleep(_RETRY_S)
+                await turn.exec_driver_sql("set local application_name = 'leasebeat migrating'")
                 await connection.run_sync(upgrade)
         finally:
             await engine.dispose()

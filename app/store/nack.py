@@ -8,23 +8,28 @@ from app.store.settle import KEEP_REPORT, LAST_ATTEMPT, ONE_MORE_ATTEMPT, Settle
 
 NACK = f"""
 -- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
--- Index: lease_pkey, message_pkey, checkpoint_pkey.
+-- Index: lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 with asked as materialized (
-    select * from unnest($2::bigint[], $3::bigint[], $4::text[], $5::float8[], $6::bool[])
+    select *
+    from unnest($2::bigint[], $3::bigint[], $4::text[], $5::float8[], $6::bool[])
         as asked(message_id, generation, error, delay, retryable)
+    order by message_id
 ),
 held as materialized (
-    select message_id, generation, expires_at
-    from lease
-    where shard = $1 and message_id = any($2)
-    order by message_id
-    for update
+    select asked.*, lease.shard
+    from asked
+    cross join lateral (
+        select shard, expires_at from lease
+        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
+        for update
+    ) as lease
+    where lease.expires_at > now()
 ),
 ended as (
     delete from lease
-    using asked join held using (message_id, generation)
-    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = asked.message_id and held.expires_at > now()
-    returning lease.*, asked.error, asked.delay, asked.retryable
+    using held
+    where lease.shard = held.shard and lease.message_id = held.message_id
+    returning lease.*, held.error, held.delay, held.retryable
 ),
 returned as (
     update message
@@ -35,20 +40,19 @@ returned as (
         {KEEP_REPORT}
     from ended
     join queue on queue.id = ended.queue_id
-    where message.shard = $1 and message.id = any($2) and message.id = ended.message_id and message.generation = ended.generation
-    returning message.id as message_id, message.generation, message.status, message.queue_id, message.attempt_count,
-              coalesce(message.max_attempts, queue.max_attempts) as max_attempts
+    where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
+    returning message.shard, ended.message_id, ended.generation, message.status, message.queue_id, message.attempt_count,
+              coalesce(message.max_attempts, queue.max_attempts) as max_attempts,
+              ended.error, ended.worker_id, ended.granted_at, ended.expires_at, ended.beat_at
 ),
 noted as (
     insert into checkpoint (shard, message_id, generation, kind, facts)
-    select $1, returned.message_id, returned.generation, 'nacked',
+    select shard, message_id, generation, 'nacked',
            json_build_object(
-               'error', ended.error, 'retry_count', returned.attempt_count, 'max_retries', returned.max_attempts,
-               'will_retry', returned.status <> 'failed', 'worker_id', ended.worker_id, 'acquired_at', ended.granted_at,
-               'expires_at', ended.expires_at, 'last_heartbeat', ended.beat_at
+               'error', error, 'retry_count', attempt_count, 'max_retries', max_attempts, 'will_retry', status <> 'failed',
+               'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
            )
     from returned
-    join ended using (message_id)
     on conflict do nothing
 )
 select message_id, generation,

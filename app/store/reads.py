@@ -31,7 +31,7 @@ from (
     cross join lateral (
         select message.*
         from message
-        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.id > $4
+        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> '' and message.id > $4
         order by message.id
         limit $5
     ) as found

@@ -9,12 +9,16 @@ from app.store.settle import KEEP_REPORT, LAST_ATTEMPT
 MAX_UNCONFIRMED = 20
 """Deliveries that nobody confirmed, after which a message is given up: nothing that takes it ever answers for it."""
 
+_GIVEN_UP = f"case when ended.unconfirmed then message.unconfirmed_count >= {MAX_UNCONFIRMED - 1} else {LAST_ATTEMPT} end"
+_RAN_OUT = "(not ended.unconfirmed)::int"
+_UNCONFIRMED = "ended.unconfirmed::int"
+
 RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages.
--- Index: lease_check stops at the first that is not due; lease_pkey, message_pkey, checkpoint_pkey.
+-- Index: lease_check stops at the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 -- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
 with due as materialized (
-    select message_id, generation, expires_at
+    select shard, message_id, expires_at
     from lease
     where shard = $1 and check_at <= now() and message_id <> all($3::bigint[])
     order by check_at
@@ -24,55 +28,45 @@ with due as materialized (
 moved as (
     update lease set check_at = due.expires_at
     from due
-    where lease.shard = $1 and lease.message_id = any(array(select message_id from due where expires_at > now()))
-      and lease.message_id = due.message_id
+    where due.expires_at > now() and lease.shard = due.shard and lease.message_id = due.message_id
 ),
 ended as (
     delete from lease
-    where shard = $1 and message_id = any(array(select message_id from due where expires_at <= now()))
-    returning *, confirm_timeout is not null as unconfirmed
-),
-judged as (
-    select
-        ended.*,
-        least(message.attempt_count, 2147483646) + 1 as attempts,
-        coalesce(message.max_attempts, queue.max_attempts) as attempts_allowed,
-        case when ended.unconfirmed then message.unconfirmed_count >= {MAX_UNCONFIRMED - 1} else {LAST_ATTEMPT} end as given_up
-    from ended
-    join message on message.shard = $1 and message.id = ended.message_id and message.generation = ended.generation
-    join queue on queue.id = ended.queue_id
-    where message.id = any(array(select message_id from ended))
+    using due
+    where due.expires_at <= now() and lease.shard = due.shard and lease.message_id = due.message_id
+    returning lease.*, lease.confirm_timeout is not null as unconfirmed
 ),
 returned as (
     update message
-    set status = case when ended.given_up then 'failed' else 'pending' end,
-        finished_at = case when ended.given_up then now() end,
+    set status = case when {_GIVEN_UP} then 'failed' else 'pending' end,
+        finished_at = case when {_GIVEN_UP} then now() end,
         available_at = now(),
         ended_by = case when ended.unconfirmed then 'unconfirmed' else 'expired' end,
         error = case
-            when ended.unconfirmed and ended.given_up then 'Never confirmed'
+            when ended.unconfirmed and {_GIVEN_UP} then 'Never confirmed'
             when ended.unconfirmed then message.error
-            when ended.given_up then 'Max retries exceeded'
-            else format('Lease expired - retry %s/%s', ended.attempts, ended.attempts_allowed)
+            when {_GIVEN_UP} then 'Max retries exceeded'
+            else format('Lease expired - retry %s/%s', message.attempt_count + 1, coalesce(message.max_attempts, queue.max_attempts))
         end,
-        attempt_count = least(message.attempt_count, 2147483647 - (not ended.unconfirmed)::int) + (not ended.unconfirmed)::int,
-        expired_count = least(message.expired_count, 2147483647 - (not ended.unconfirmed)::int) + (not ended.unconfirmed)::int,
-        unconfirmed_count = least(message.unconfirmed_count, 2147483647 - ended.unconfirmed::int) + ended.unconfirmed::int,
+        attempt_count = least(message.attempt_count, 2147483647 - {_RAN_OUT}) + {_RAN_OUT},
+        expired_count = least(message.expired_count, 2147483647 - {_RAN_OUT}) + {_RAN_OUT},
+        unconfirmed_count = least(message.unconfirmed_count, 2147483647 - {_UNCONFIRMED}) + {_UNCONFIRMED},
         {KEEP_REPORT}
-    from judged as ended
-    where message.shard = $1 and message.id = any(array(select message_id from ended))
-      and message.id = ended.message_id and message.generation = ended.generation
-    returning message.id
+    from ended
+    join queue on queue.id = ended.queue_id
+    where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
+    returning ended.*, message.status = 'failed' as given_up, message.attempt_count,
+              coalesce(message.max_attempts, queue.max_attempts) as max_attempts
 ),
 noted as (
     insert into checkpoint (shard, message_id, generation, kind, facts)
-    select $1, message_id, generation, case when unconfirmed then 'unconfirmed' else 'lease_expired' end,
+    select shard, message_id, generation, case when unconfirmed then 'unconfirmed' else 'lease_expired' end,
            json_build_object(
                'error', case when unconfirmed then 'Delivery was not confirmed' else 'Lease expired' end,
-               'retry_count', attempts - unconfirmed::int, 'max_retries', attempts_allowed, 'will_retry', not given_up,
+               'retry_count', attempt_count, 'max_retries', max_attempts, 'will_retry', not given_up,
                'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
            )
-    from judged
+    from returned
     on conflict do nothing
 )
 select
@@ -81,14 +75,14 @@ select
     count(*) filter (where given_up) as given_up,
     coalesce(array_agg(distinct queue_id) filter (where not given_up), array[]::bigint[]) as ready_queues,
     coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
-from judged
+from returned
 """  # noqa: S608 - constant fragments
 
 PROMOTE = """
 -- Locks: the delayed messages that are due, earliest first, skipping those in other hands.
 -- Index: message_due stops at the first that is not due; message_pkey.
 with due as materialized (
-    select id
+    select shard, id
     from message
     where shard = $1 and status = 'scheduled' and available_at <= now() and id <> all($3::bigint[])
     order by available_at
@@ -97,8 +91,9 @@ with due as materialized (
 ),
 promoted as (
     update message set status = 'pending'
-    where shard = $1 and id = any(array(select id from due))
-    returning queue_id
+    from due
+    where message.shard = due.shard and message.id = due.id
+    returning message.queue_id
 )
 select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as ready_queues from promoted
 """

@@ -9,26 +9,29 @@ RELEASE = f"""
 -- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
 -- Index: lease_pkey, message_pkey.
 with asked as materialized (
-    select * from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
+    select * from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation) order by message_id
 ),
 held as materialized (
-    select message_id, generation, expires_at
-    from lease
-    where shard = $1 and message_id = any($2)
-    order by message_id
-    for update
+    select lease.shard, asked.message_id
+    from asked
+    cross join lateral (
+        select shard, expires_at from lease
+        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
+        for update
+    ) as lease
+    where lease.expires_at > now()
 ),
 ended as (
     delete from lease
-    using asked join held using (message_id, generation)
-    where lease.shard = $1 and lease.message_id = any($2) and lease.message_id = asked.message_id and held.expires_at > now()
+    using held
+    where lease.shard = held.shard and lease.message_id = held.message_id
     returning lease.*
 )
 update message
 set status = 'pending', available_at = now(), ended_by = 'released',
     released_count = least(message.released_count, 2147483646) + 1, {KEEP_REPORT}
 from ended
-where message.shard = $1 and message.id = any($2) and message.id = ended.message_id and message.generation = ended.generation
+where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
 returning message.id as message_id, message.generation, 'released' as fate, message.queue_id as ready_queue
 """  # noqa: S608 - a constant fragment
 

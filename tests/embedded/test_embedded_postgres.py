@@ -191,7 +191,7 @@ def test_initdb_killed_half_way_leaves_nothing_that_stops_the_next_start(tmp_pat
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, data, programs() or ""], stdout=subprocess.DEVNULL, start_new_session=True
     ) as process:
-        until(lambda: (tmp_path / "data.new" / "global").exists())
+        until((tmp_path / "data.new" / "global").exists)
         for each in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
             each.kill()
     assert not data.exists()

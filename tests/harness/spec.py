@@ -35,7 +35,7 @@ class Operation:
 
 @cache
 def document() -> Json:
-    return create_app(Settings(database_url="postgresql://nowhere"), "postgresql://nowhere").openapi()
+    return create_app(Settings(), "postgresql://nowhere").openapi()
 
 
 @cache
