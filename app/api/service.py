@@ -64,7 +64,9 @@ class Service:
                 self._receipts = Receipts(row["value"])
             except UnavailableError as error:
                 log.warning("waiting for the database", reason=str(error))
-                await asyncio.sleep(_RETRY_S)
+            except ValueError:
+                log.error("the database has no receipt key; restore the table `secret`")
+            await asyncio.sleep(_RETRY_S)
 
     def lease_named(self, receipt: str) -> LeaseName | None:
         """Return the lease that a receipt names, or None if it names none here."""

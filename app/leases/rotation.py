@@ -25,18 +25,9 @@ class Rotation:
     fairness_key: str = ""
     left: int = 0
 
-    def advance(self, visits: Sequence[Visit], *, wanted: int) -> bool:
-        """Move to the key visited last, which keeps the rest of its quantum unless it ran dry.
-
-        Returns whether more may be ready: a key that gave all that it was allowed may have more, and so may keys not yet visited. The
-        visits go once around all keys unless `wanted` messages, less what was left of a quantum, are that many keys or fewer.
-        """
-        reach = wanted - self.left
-        was_mid_quantum = self.left > 0
+    def advance(self, visits: Sequence[Visit]) -> None:
+        """Move to the key visited last, which keeps the rest of its quantum unless it ran dry. Without visits, the turn is over."""
         self.left = 0
         for visit in visits:
             self.fairness_key = visit.fairness_key
             self.left = visit.quantum - visit.allowance if visit.taken == visit.allowance else 0
-        if not visits:
-            return was_mid_quantum
-        return len(visits) >= reach or any(visit.taken == visit.allowance for visit in visits)

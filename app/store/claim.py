@@ -114,6 +114,7 @@ select
 from (select distinct unnest($2::text[]) as claim_id) as asked
 cross join lateral (
     select * from lease where lease.shard = $1 and lease.claim_id = asked.claim_id and lease.queue_id = $3 and lease.expires_at > now()
+    offset 0  -- looked up once per claim id, never the other way round
 ) as lease
 join message on message.shard = lease.shard and message.id = lease.message_id
 join queue on queue.id = lease.queue_id
@@ -169,12 +170,14 @@ async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claim
     slots = [(call, number) for call, each in enumerate(claims) for number in range(each.max_messages)]
     granted: Granted = [[] for _ in claims]
     for _ in range(_MAX_ROUNDS):
-        rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, rotation.left, len(slots), *_columns(claims, slots))
+        wanted, left = len(slots), rotation.left
+        rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, left, wanted, *_columns(claims, slots))
         for (call, _), row in zip(slots, rows, strict=False):
             granted[call].append(GrantedLease(*row[1:]))
         slots = slots[len(rows) :]
-        more_may_be_ready = rotation.advance(_visits(rows), wanted=len(slots) + len(rows))
-        if not slots or not more_may_be_ready:
+        visits = _visits(rows)
+        rotation.advance(visits)
+        if not slots or not _more_may_be_ready(visits, wanted, left):
             break
     return granted
 
@@ -194,6 +197,17 @@ def _visits(rows: list[Row]) -> list[Visit]:
     taken = Counter(row["fairness_key"] for row in rows)
     visited = json.loads(rows[0]["visits"]) if rows else []
     return [Visit(fairness_key, quantum, allowance, taken[fairness_key]) for fairness_key, quantum, allowance in visited]
+
+
+def _more_may_be_ready(visits: list[Visit], wanted: int, left: int) -> bool:
+    """Tell whether a statement that did not fill all slots may have left messages behind.
+
+    It goes once around the keys, but no further than the batch needs: the key whose quantum was `left`, and one key per message wanted
+    beyond that. A key that gave all it was allowed may have more.
+    """
+    if not visits:
+        return left > 0
+    return len(visits) >= wanted - left or any(visit.taken == visit.allowance for visit in visits)
 
 
 async def repeated(pool: Pool, shard: int, queue_id: int, claim_ids: list[str]) -> dict[str, list[GrantedLease]]:

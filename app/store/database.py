@@ -60,7 +60,7 @@ class Database:
 
 async def connect(url: str) -> asyncpg.Connection:
     """Open one connection outside the pools, for a listener or a migration."""
-    return await asyncpg.connect(plain_url(url), server_settings=_SESSION, timeout=10)
+    return await asyncpg.connect(plain_url(url), server_settings=_SESSION, timeout=10, command_timeout=STATEMENT_TIMEOUT_S)
 
 
 async def open_database(url: str) -> Database:

@@ -17,7 +17,9 @@ select
         else message.ended_by
     end as fate
 from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
-left join message on message.shard = $1 and message.id = asked.message_id
+left join lateral (
+    select id, generation, status, ended_by from message where message.shard = $1 and message.id = asked.message_id limit 1
+) as message on true
 """
 
 

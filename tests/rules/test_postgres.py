@@ -17,15 +17,21 @@ from harness.server import Server
 from harness.wait import until
 
 import app
-from app.store.claim import CLAIM
+from app.store.ack import ACK
+from app.store.beat import BEAT
+from app.store.claim import CLAIM, REPEATED
+from app.store.database import HOT_SESSION
+from app.store.fate import FATE
+from app.store.nack import NACK
 from app.store.reclaim import RECLAIM
+from app.store.release import RELEASE
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
 @pytest.fixture
 async def own_sql(database_url: str) -> Any:
-    connection = await asyncpg.connect(database_url)
+    connection = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
     yield connection
     await connection.close()
 
@@ -76,6 +82,42 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
     scans = [node for node in nodes if node.get("Relation Name") in {"lease", "message"} and node["Node Type"] != "ModifyTable"]
     assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
     assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 20 * 6
+
+
+@pytest.mark.scar(39)
+@pytest.mark.parametrize("verb", ["ack", "beat", "claim", "fate", "nack", "reclaim", "release", "repeated"])
+async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Connection, verb: str) -> None:
+    """Postgres keeps such plans. Each must reach rows by the keys they have, and must not join two batches with one another."""
+    await own_sql.execute("set plan_cache_mode = force_generic_plan")
+    ids, nothing = [1, 2, 3], [None] * 3
+    statement, arguments = {
+        "ack": (ACK, (ids, ids, nothing)),
+        "beat": (BEAT, (ids, ids, nothing, nothing)),
+        "claim": (CLAIM, (1, "", 0, 3, ["w"] * 3, nothing, nothing, nothing, ids)),
+        "fate": (FATE, (ids, ids)),
+        "nack": (NACK, (ids, ids, nothing, [0.0] * 3, [True] * 3)),
+        "reclaim": (RECLAIM, (1000, [])),
+        "release": (RELEASE, (ids, ids)),
+        "repeated": (REPEATED, (["a", "b", "c"], 1)),
+    }[verb]
+    nodes = await explain(own_sql, statement, 0, *arguments)
+    reads = [node for node in nodes if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
+    assert reads
+    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}
+    assert {node["Index Name"] for node in reads} <= {
+        "lease_pkey",
+        "message_pkey",
+        "queue_pkey",
+        "message_ready",
+        "lease_check",
+        "lease_claim",
+    }
+    assert [node for node in reads if node["Index Name"].endswith("_pkey") and " = " not in node["Index Cond"]] == []
+    joins = [node for node in nodes if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"]
+    assert {node["Node Type"] for node in joins} <= {"Nested Loop"}
+    for join in joins:
+        _, inner = join["Plans"]
+        assert inner["Node Type"] not in {"CTE Scan", "Materialize", "Function Scan"}
 
 
 @pytest.mark.scar(42)

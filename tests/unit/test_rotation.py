@@ -10,10 +10,10 @@ def test_it_starts_before_the_first_key_with_nothing_left() -> None:
     assert Rotation() == Rotation(fairness_key="", left=0)
 
 
-def test_no_visit_leaves_it_where_it_is() -> None:
+def test_a_turn_that_found_nothing_is_over() -> None:
     rotation = Rotation("b", 3)
     rotation.advance([])
-    assert rotation == Rotation("b", 3)
+    assert rotation == Rotation("b", 0)
 
 
 def test_it_stands_at_the_key_visited_last() -> None:
