@@ -4,6 +4,7 @@ All are strict: a wrong type, NUL, NaN or an out-of-range number is refused, nev
 """
 
 import math
+import re
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, StringConstraints, WithJsonSchema
@@ -69,6 +70,7 @@ Headers = Annotated[
 ]
 
 QUEUE_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}"
+_queue_name = re.compile(QUEUE_NAME)
 QueueName = Annotated[str, StringConstraints(pattern=f"^{QUEUE_NAME}$")]
 WorkerId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=NO_NUL)]
 Label = Annotated[str, StringConstraints(max_length=200, pattern=NO_NUL)]
@@ -82,3 +84,7 @@ Priority = Annotated[int, Field(ge=-32768, le=32767)]
 Attempts = Annotated[int, Field(ge=1, le=1_000_000)]
 Weight = Annotated[int, Field(ge=1, le=1000)]
 Progress = Annotated[int, Field(ge=0, le=INT64_MAX)]
+
+
+def is_queue_name(text: str) -> bool:
+    return _queue_name.fullmatch(text) is not None

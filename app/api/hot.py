@@ -1,54 +1,48 @@
-"""The way in for hot calls: the raw body is validated once by the compiled validator, and the endpoint returns finished bytes.
+"""The way in for calls with a JSON body: it is read once, limited in size, validated by the compiled validator, and nothing else runs.
 
-OpenAPI still shows each route in full. Dependencies do not run on these routes, so an endpoint must not declare any.
+OpenAPI shows each route in full. Dependencies do not run on these routes, so an endpoint must not declare any.
 """
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 import orjson
-from fastapi import Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
-from pydantic_core import from_json
+from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from app.api.schemas import Wire
-from app.errors import ProblemError, invalid_request
+from app.errors import ProblemError
 
-Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+MAX_BODY_BYTES = 8 * 1024 * 1024
 
 
 class HotRoute(APIRoute):
     """A route whose endpoint takes the request, its path parameters and one validated body, and returns a `Response`."""
 
-    def get_route_handler(self) -> Handler:
-        endpoint = self.endpoint
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        super().__init__(path, endpoint, **options)
         validate = _body_model(endpoint).__pydantic_validator__.validate_json
 
-        async def handle(request: Request) -> Response:
+        async def serve(scope: Scope, receive: Receive, send: Send) -> None:
+            request = Request(scope, receive, send)
             _require_json(request)
-            body = validate(await request.body())
-            return await endpoint(request=request, body=body, **request.path_params)  # type: ignore[no-any-return]
+            body = validate(await _read_body(request))
+            response: Response = await endpoint(request=request, body=body, **request.path_params)
+            await response(scope, receive, send)
 
-        return handle
+        # In place of FastAPI's own, which would prepare for dependencies, streams and forms.
+        self.app = serve
 
 
-class JsonRoute(APIRoute):
-    """A route like any other, save that its body is refused where a hot one would be: no JSON by its type, no JSON in fact."""
+def hot_router(tag: str) -> APIRouter:
+    return APIRouter(tags=[tag], route_class=HotRoute, generate_unique_id_function=operation_id)
 
-    def get_route_handler(self) -> Handler:
-        handle = super().get_route_handler()
 
-        async def check(request: Request) -> Response:
-            if self.body_field:
-                _require_json(request)
-                try:
-                    from_json(await request.body())
-                except ValueError as error:
-                    raise invalid_request([{"loc": (), "msg": f"Invalid JSON: {error}"}]) from error
-            return await handle(request)
-
-        return check
+def operation_id(route: APIRoute) -> str:
+    return route.name
 
 
 def json_response(value: object, status: int = 200) -> Response:
@@ -67,3 +61,24 @@ def _require_json(request: Request) -> None:
     content_type = request.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != "application/json":
         raise ProblemError(415, "unsupported-media-type", "The body must be JSON", "Send it with Content-Type: application/json.")
+
+
+async def _read_body(request: Request) -> bytes:
+    """Read the body, no further than the limit, and not at all if it is announced as larger."""
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+        raise _too_large()
+    body = b""
+    while True:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += bytes(message.get("body", b""))
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large()
+        if not message.get("more_body", False):
+            return body
+
+
+def _too_large() -> ProblemError:
+    return ProblemError(413, "body-too-large", "The body is too large", f"A body may be at most {MAX_BODY_BYTES} bytes long.")

@@ -7,7 +7,7 @@ from typing import Annotated, Protocol, TypeVar
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import fields, schemas
-from app.api.hot import HotRoute, json_response
+from app.api.hot import hot_router, json_response
 from app.api.params import MessageCursor, PageLimit, QueuePath, id_number
 from app.api.presence import unless_gone
 from app.api.rows import active_lease_view, lease_view, page
@@ -23,7 +23,7 @@ from app.store.nack import Nack
 from app.store.release import Release
 from app.store.settle import Settled
 
-hot = APIRouter(tags=["leases"], route_class=HotRoute, responses=documented(413, 415, 422, 503))
+hot = hot_router("leases")
 router = APIRouter(tags=["leases"])
 
 
@@ -37,7 +37,9 @@ RowT = TypeVar("RowT")
 VerdictT = TypeVar("VerdictT")
 
 
-@hot.post("/queues/{queue}/leases", response_model=schemas.ClaimResponse, summary="Claim messages", responses=documented(404))
+@hot.post(
+    "/queues/{queue}/leases", response_model=schemas.ClaimResponse, summary="Claim messages", responses=documented(404, 413, 415, 422, 503)
+)
 async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) -> Response:
     """Lease up to `max_messages` ready messages. With `wait`, the call is parked until there is work or the time is over."""
     came_at = time.monotonic()
@@ -52,7 +54,7 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at)})
 
 
-@hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases")
+@hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases", responses=documented(413, 415, 422, 503))
 async def beat(body: schemas.BeatRequest, request: Request) -> Response:
     """Prove progress: each lease is extended if its interval has passed. A beat never shortens a lease, nor revives one that ran out."""
     service = service_of(request)
@@ -64,7 +66,7 @@ async def beat(body: schemas.BeatRequest, request: Request) -> Response:
     return json_response({"results": [_beat_result(item.receipt, verdict) for item, verdict in zip(body.leases, verdicts, strict=True)]})
 
 
-@hot.post("/ack", response_model=schemas.AckResponse, summary="Ack leases")
+@hot.post("/ack", response_model=schemas.AckResponse, summary="Ack leases", responses=documented(413, 415, 422, 503))
 async def ack(body: schemas.AckRequest, request: Request) -> Response:
     """Complete messages, for good. A late ack is accepted as long as nobody else has leased the message since."""
     service = service_of(request)
@@ -84,7 +86,7 @@ async def ack(body: schemas.AckRequest, request: Request) -> Response:
     return json_response({"results": results})
 
 
-@hot.post("/nack", response_model=schemas.NackResponse, summary="Nack leases")
+@hot.post("/nack", response_model=schemas.NackResponse, summary="Nack leases", responses=documented(413, 415, 422, 503))
 async def nack(body: schemas.NackRequest, request: Request) -> Response:
     """Report failed attempts: each message is delivered again, after `delay`, or given up at its last attempt."""
     service = service_of(request)
@@ -96,7 +98,7 @@ async def nack(body: schemas.NackRequest, request: Request) -> Response:
     return _settled(body.leases, verdicts, outcomes.NACK)
 
 
-@hot.post("/release", response_model=schemas.ReleaseResponse, summary="Release leases")
+@hot.post("/release", response_model=schemas.ReleaseResponse, summary="Release leases", responses=documented(413, 415, 422, 503))
 async def release(body: schemas.ReleaseRequest, request: Request) -> Response:
     """Give messages back untouched: they are ready again at once, and it does not count as an attempt."""
     service = service_of(request)

@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import schemas
-from app.api.hot import HotRoute, json_response
+from app.api.hot import hot_router, json_response
 from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number
 from app.api.rows import checkpoint_view, message_view, page
 from app.api.service import service_of
@@ -14,7 +14,7 @@ from app.errors import documented, message_not_found, queue_not_found
 from app.store.models import STATUSES
 from app.store.send import NewMessage
 
-hot = APIRouter(tags=["messages"], route_class=HotRoute)
+hot = hot_router("messages")
 router = APIRouter(tags=["messages"])
 
 

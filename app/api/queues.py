@@ -5,27 +5,29 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import fields, schemas
-from app.api.hot import JsonRoute
+from app.api.hot import hot_router, json_response
 from app.api.params import PageLimit, QueuePath
 from app.api.service import service_of
-from app.errors import ProblemError, documented, queue_not_found
+from app.errors import ProblemError, documented, invalid_request, queue_not_found
 from app.store.models import Queue
 from app.store.queues import DEFAULT_QUEUE, QueueNotEmptyError
 
-router = APIRouter(tags=["queues"], route_class=JsonRoute)
+hot = hot_router("queues")
+router = APIRouter(tags=["queues"])
 
 
-@router.put(
+@hot.put(
     "/queues/{queue}",
+    response_model=schemas.Queue,
     summary="Create or reconfigure a queue",
     responses={201: {"model": schemas.Queue, "description": "The queue is new."}, **documented(413, 415, 422, 503)},
 )
-async def put_queue(queue: QueuePath, config: schemas.QueueConfig, request: Request, response: Response) -> schemas.Queue:
+async def put_queue(queue: QueuePath, body: schemas.QueueConfig, request: Request) -> Response:
     """Give a queue this configuration, and create it if there is none of this name. A field that is left out gets its default."""
-    _check_calibration(config)
-    stored, created = await service_of(request).store.queues.put(queue, config.model_dump())
-    response.status_code = 201 if created else 200
-    return _shown(stored)
+    _check_name(queue)
+    _check_calibration(body)
+    stored, created = await service_of(request).store.queues.put(queue, body.model_dump())
+    return json_response(_shown(stored).model_dump(), 201 if created else 200)
 
 
 @router.get("/queues", summary="List the queues", responses=documented(422, 503))
@@ -68,6 +70,11 @@ async def delete_queue(
         raise ProblemError(409, "queue-not-empty", "The queue is not empty", detail) from error
     if not deleted:
         raise queue_not_found(queue)
+
+
+def _check_name(queue: str) -> None:
+    if not fields.is_queue_name(queue):
+        raise invalid_request([{"loc": ("path", "queue"), "msg": f"A queue's name must match {fields.QUEUE_NAME}"}])
 
 
 def _check_calibration(config: schemas.QueueConfig) -> None:

@@ -1,7 +1,6 @@
 """What the routes get from the running service."""
 
 import asyncio
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ import structlog
 from fastapi import Request
 from prometheus_client import CollectorRegistry
 
-from app.api.fields import QUEUE_NAME
+from app.api.fields import is_queue_name
 from app.errors import queue_not_found
 from app.leases.receipts import LeaseName, Receipts
 from app.store.database import Database, fetch
@@ -26,7 +25,6 @@ select value from secret where name = 'receipt'
 _RETRY_S = 0.2
 
 log = structlog.get_logger(__name__)
-_QUEUE_NAME = re.compile(QUEUE_NAME)
 
 
 @dataclass(slots=True)
@@ -80,7 +78,7 @@ class Service:
             ProblemError: 404, there is none.
 
         """
-        queue = await self.store.queues.find(name, fresh=fresh) if _QUEUE_NAME.fullmatch(name) else None
+        queue = await self.store.queues.find(name, fresh=fresh) if is_queue_name(name) else None
         if queue is None:
             raise queue_not_found(name)
         return queue
