@@ -38,6 +38,10 @@ format: $(DEV_READY) ## Format the code and mend what the linter can
 demo: $(DEV_READY) ## Three workers, one killed, one stopped: every message completed once
 	$(BIN)/python examples/demo.py
 
+.PHONY: bench-beat
+bench-beat: $(DEV_READY) ## Beats a second, as a share of the empty route
+	$(BIN)/python bench/beat.py
+
 .PHONY: requirements
 requirements: $(DEV_READY) ## Compile the pinned requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --upgrade --quiet -o requirements/server.txt requirements/server.in

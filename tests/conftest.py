@@ -1,7 +1,7 @@
 """Fixtures: a Postgres for the run, databases, a shared server, and queues of one's own on it."""
 
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
 
 import asyncpg
@@ -58,8 +58,8 @@ def start_server(database_url: str) -> Iterator[Callable[..., Server]]:
     """Start server processes on the test's own database; they end with the test."""
     started: list[Server] = []
 
-    def start(*, wrong_clock_s: float = 0, **settings: object) -> Server:
-        started.append(Server(database_url, wrong_clock_s=wrong_clock_s, **settings))
+    def start(*, wrong_clock_s: float = 0, environment: Mapping[str, str] | None = None, **settings: object) -> Server:
+        started.append(Server(database_url, wrong_clock_s=wrong_clock_s, environment=environment, **settings))
         return started[-1].wait_until_ready()
 
     yield start

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,20 +26,22 @@ class Server:
     `wrong_clock_s` sets its wall clock wrong by that many seconds; settings are given by their names in `app.settings`.
     """
 
-    def __init__(self, database_url: str | None, *, wrong_clock_s: float = 0, **settings: object) -> None:
+    def __init__(
+        self, database_url: str | None, *, wrong_clock_s: float = 0, environment: Mapping[str, str] | None = None, **settings: object
+    ) -> None:
         self.port = _free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._client = httpx.Client(base_url=self.url, timeout=70, limits=httpx.Limits(max_connections=None))
         self.api = Api(self._client)
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the server is
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("LEASEBEAT_", "OTEL_", "DATABASE_URL"))}
+        variables = {name: value for name, value in os.environ.items() if not name.startswith(("LEASEBEAT_", "OTEL_", "DATABASE_URL"))}
         if database_url:
-            environment["DATABASE_URL"] = database_url
-        environment |= {f"LEASEBEAT_{name.upper()}": str(value) for name, value in settings.items()}
+            variables["DATABASE_URL"] = database_url
+        variables |= {f"LEASEBEAT_{name.upper()}": str(value) for name, value in settings.items()} | dict(environment or {})
         if wrong_clock_s:
-            environment |= {"PYTHONPATH": str(_WRONG_CLOCK), "WRONG_CLOCK_S": str(wrong_clock_s)}
+            variables |= {"PYTHONPATH": str(_WRONG_CLOCK), "WRONG_CLOCK_S": str(wrong_clock_s)}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--port", str(self.port)], env=environment, stdout=self._log, stderr=self._log
+            [sys.executable, "-m", "app", "serve", "--port", str(self.port)], env=variables, stdout=self._log, stderr=self._log
         )
 
     def wait_until_ready(self) -> Self:
