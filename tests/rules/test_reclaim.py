@@ -163,7 +163,7 @@ def test_acks_that_race_the_expiry_are_final_and_everything_else_comes_again(sta
 @pytest.mark.scar(29)
 @pytest.mark.rule(8)
 def test_a_thousand_leases_that_run_out_together_are_all_redelivered_to_parked_claims(
-    start_server: Callable[..., Server], record_property: Callable[[str, object], None]
+    start_server: Callable[..., Server], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
     server = start_server()
     api = server.api
@@ -180,5 +180,5 @@ def test_a_thousand_leases_that_run_out_together_are_all_redelivered_to_parked_c
         list(pool.map(take, range(20)))
     assert len(arrivals) == 1000
     spread = f"first {min(arrivals):.3f} s, median {statistics.median(arrivals):.3f} s, last {max(arrivals):.3f} s"
-    record_property("from expiry to redelivery", spread)
+    record_testsuite_property("from expiry to redelivery", spread)
     assert max(arrivals) < 1
