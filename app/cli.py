@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)
         if service := getattr(self._app.state, "service", None):
-            service.store.parking.dismiss()
+            service.dismiss_soon()
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> NoReturn:

@@ -11,6 +11,7 @@ ProblemError
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import asyncpg
 import orjson
 import structlog
 from fastapi import FastAPI, Request, Response
@@ -110,6 +111,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_validation)  # type: ignore[arg-type]
     app.add_exception_handler(ValidationError, _on_model)  # type: ignore[arg-type]
     app.add_exception_handler(StoreError, _on_store)  # type: ignore[arg-type]
+    app.add_exception_handler(asyncpg.PostgresError, _on_postgres)  # type: ignore[arg-type]
     app.add_exception_handler(HTTPException, _on_http)  # type: ignore[arg-type]
     app.add_exception_handler(Exception, _on_bug)
 
@@ -152,6 +154,12 @@ async def _on_store(request: Request, error: StoreError) -> Response:
         case _:
             raise error
     return respond(request, problem)
+
+
+async def _on_postgres(request: Request, error: asyncpg.PostgresError) -> Response:
+    # Its text is left out: it may quote the row.
+    log.error("statement refused", request_id=request_id_of(request.scope), sqlstate=error.sqlstate, reason=type(error).__name__)
+    return respond(request, ProblemError(500, "internal", "Internal error", "The service's log has the record."))
 
 
 def _try_again(code: str, title: str, detail: str) -> ProblemError:

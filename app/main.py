@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from typing import Any
 
@@ -18,6 +19,7 @@ from app.store.database import open_database
 from app.store.store import Store
 from app.telemetry import Observed, Telemetry
 from app.timers.figures import Figures
+from app.timers.remover import run_remover
 from app.timers.supervise import supervise
 from app.timers.timer import Timer
 
@@ -50,7 +52,13 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         service = app.state.service = Service(database, store, settings.migrations, lambda: timer.lag, telemetry.registry)
         telemetry.observe(Observed(store.tally, lambda: figures.active_leases, lambda: store.parking.parked, lambda: timer.lag))
         async with _background(
-            {"timer": timer.run, "notifier": store.wakeups.notify, "listener": store.wakeups.listen, "figures": figures.run},
+            {
+                "timer": timer.run,
+                "notifier": store.wakeups.notify,
+                "listener": store.wakeups.listen,
+                "figures": figures.run,
+                "remover": partial(run_remover, store),
+            },
             service.load_key,
         ):
             yield
@@ -98,10 +106,11 @@ def _describe_problems(app: FastAPI) -> None:
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = generate()
-            problem = errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-            schema["components"]["schemas"] |= problem.pop("$defs") | {"Problem": problem}
-        return generate()
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        schema = generate()
+        problem = errors.Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema["components"]["schemas"] |= problem.pop("$defs") | {"Problem": problem}
+        return schema
 
     app.openapi = openapi  # type: ignore[method-assign]  # the documented way to extend it

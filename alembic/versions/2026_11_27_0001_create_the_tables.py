@@ -48,7 +48,11 @@ def upgrade() -> None:
     )
     op.create_index("lease_check", "lease", ["shard", "check_at"], unique=False)
     op.create_index(
-        "lease_claim", "lease", ["shard", "claim_id", "claim_slot"], unique=True, postgresql_where=sa.text("claim_id is not null")
+        "lease_claim",
+        "lease",
+        ["shard", "queue_id", "claim_id", "claim_slot"],
+        unique=True,
+        postgresql_where=sa.text("claim_id is not null"),
     )
     op.create_table(
         "message",
@@ -122,6 +126,12 @@ def upgrade() -> None:
         sa.UniqueConstraint("name"),
     )
     op.create_table(
+        "deleted_queue",
+        sa.Column("id", sa.BigInteger(), autoincrement=False, nullable=False),
+        sa.Column("shard", sa.SmallInteger(), nullable=False),
+        sa.PrimaryKeyConstraint("id"),
+    )
+    op.create_table(
         "secret",
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("value", sa.LargeBinary(), nullable=False),
@@ -132,7 +142,7 @@ def upgrade() -> None:
 
 
 def _tune() -> None:
-    # Half-empty pages leave room for the next version of each lease beside it, so that a beat is a heap-only update.
+    # A page's free space takes the next version of each of its leases, larger by the first beat's report: a beat is a heap-only update.
     op.execute("alter table lease set (fillfactor = 30, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)")
     op.execute("alter table message set (fillfactor = 85, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)")
 
@@ -150,6 +160,6 @@ def _fill() -> None:
 
 
 def downgrade() -> None:
-    for table in ("secret", "queue", "message", "lease", "checkpoint"):
+    for table in ("secret", "deleted_queue", "queue", "message", "lease", "checkpoint"):
         op.drop_table(table)
     op.execute("drop sequence message_id_seq")

@@ -29,7 +29,11 @@ class HotRoute(APIRoute):
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive, send)
             _require_json(request)
-            body = validate(await _read_body(request))
+            try:
+                raw = await _read_body(request)
+            except ClientDisconnect:
+                return
+            body = validate(raw)
             response: Response = await endpoint(request=request, body=body, **request.path_params)
             await response(scope, receive, send)
 
@@ -63,17 +67,17 @@ def _require_json(request: Request) -> None:
         raise ProblemError(415, "unsupported-media-type", "The body must be JSON", "Send it with Content-Type: application/json.")
 
 
-async def _read_body(request: Request) -> bytes:
+async def _read_body(request: Request) -> bytearray:
     """Read the body, no further than the limit, and not at all if it is announced as larger."""
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
         raise _too_large()
-    body = b""
+    body = bytearray()
     while True:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += bytes(message.get("body", b""))
+        body += message.get("body", b"")
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()
         if not message.get("more_body", False):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -46,8 +47,8 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     service = service_of(request)
     receipts = service.receipts
     wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id)
-    granting = service.store.claim(await service.queue_named(queue), wanted, body.wait)
-    claimed = await unless_gone(request, granting, lambda claimed: service.store.give_back(claimed.leases))
+    found = await service.queue_named(queue)
+    claimed = await unless_gone(request, service.store.claim(found, wanted, body.wait), partial(service.store.give_back, found))
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]

@@ -36,7 +36,12 @@ class Service:
     migrations: Path
     timer_lag: Callable[[], float]
     metrics: CollectorRegistry
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _receipts: Receipts | None = field(default=None, repr=False)
+
+    def dismiss_soon(self) -> None:
+        """Send parked claims away at the loop's next turn. May be called from a signal handler, which can come between any two steps."""
+        self.loop.call_soon_threadsafe(self.store.parking.dismiss)
 
     @property
     def receipts(self) -> Receipts:

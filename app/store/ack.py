@@ -7,7 +7,7 @@ from app.store.settle import KEEP_REPORT, LeaseKey, Settled, explain, keep_repor
 
 ACK = f"""
 -- Locks: the leases named, in id order; then the messages, of which only the late ones can be awaited, in id order.
--- Index: lease_pkey, message_pkey.
+-- Index: lease_pkey, message_pkey, queue_pkey.
 with asked as materialized (
     select *
     from unnest($2::bigint[], $3::bigint[], $4::json[]) as asked(message_id, generation, output)
@@ -32,10 +32,12 @@ late as materialized (
     select message.shard, held.message_id, held.generation, held.output
     from held
     cross join lateral (
-        select shard from message
+        select message.shard
+        from message
+        join queue on queue.id = message.queue_id
         where held.shard is null and message.shard = $1 and message.id = held.message_id and message.generation = held.generation
           and message.ended_by in ('expired', 'unconfirmed')
-        for no key update
+        for no key update of message
     ) as message
 ),
 done as (

@@ -143,12 +143,12 @@ def _join(earlier: Beat, later: Beat) -> Beat:
 
 
 def _spread(beats: list[Beat], verdicts: dict[_Lease, Beaten]) -> list[Beaten]:
-    """Answer each beat: of those that shared an extension, the first has made it and the others came within the interval."""
+    """Answer each beat: of those that shared an extension, the first has made it and the others came within the interval, if any."""
     answers = []
     for each in beats:
         lease = (each.message_id, each.generation)
         verdict = verdicts[lease]
         answers.append(verdict)
-        if verdict.status == "extended":
+        if verdict.status == "extended" and verdict.next_beat_in:
             verdicts[lease] = replace(verdict, status="held")
     return answers

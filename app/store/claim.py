@@ -2,14 +2,17 @@
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+import asyncpg
+
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch
+from app.store.faults import StoreError
 
-CLAIM = """
+_PICK = """
 -- Locks: the messages picked, skipping those in other hands, so it never waits.
 -- Index: message_ready, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
@@ -57,11 +60,15 @@ picked as materialized (
         select message.shard, message.id
         from message
         where message.shard = $1 and message.queue_id = $2 and message.status = 'pending' and message.fairness_key = turn.fairness_key
+          and message.id <> all($6::bigint[])
         order by message.priority desc, message.id
         limit turn.allowance
         for update skip locked
     ) as ready
-),
+)
+"""
+
+CLAIM = f"""{_PICK},
 started as (
     update message
     set status = 'in_progress', generation = message.generation + 1, ended_by = null
@@ -73,10 +80,10 @@ termed as (
     select
         started.*,
         now() + make_interval(secs => least(
-            ($8::float8[])[slot], coalesce(($7::float8[])[slot], queue.visibility_timeout), queue.max_lease
+            ($9::float8[])[slot], coalesce(($8::float8[])[slot], queue.visibility_timeout), queue.max_lease
         )) as expires_at,
         now() + make_interval(secs => queue.max_lease) as deadline,
-        case when ($8::float8[])[slot] is not null then coalesce(($7::float8[])[slot], queue.visibility_timeout) end as confirm_timeout,
+        case when ($9::float8[])[slot] is not null then coalesce(($8::float8[])[slot], queue.visibility_timeout) end as confirm_timeout,
         queue.beat_interval, queue.extension, coalesce(started.max_attempts, queue.max_attempts) as attempts_allowed
     from started
     join queue on queue.id = started.queue_id
@@ -85,7 +92,7 @@ granted as (
     insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, confirm_timeout,
                        worker_id, claim_id, claim_slot)
     select shard, id, queue_id, generation, now(), expires_at, expires_at, deadline, confirm_timeout,
-           ($6::text[])[slot], ($9::text[])[slot], ($10::int[])[slot]
+           ($7::text[])[slot], ($10::text[])[slot], ($11::int[])[slot]
     from termed
 )
 select
@@ -98,7 +105,11 @@ select
     attempts_allowed, progress, detail
 from termed
 order by slot
-"""
+"""  # noqa: S608 - a constant fragment
+
+_PEEK = f"""{_PICK}
+select id from picked
+"""  # noqa: S608 - a constant fragment
 
 REPEATED = """
 -- Locks: none.
@@ -165,13 +176,21 @@ class GrantedLease:
 Granted = list[list[GrantedLease]]
 
 
-async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claims: Sequence[Claim]) -> Granted:
-    """Grant leases to the calls in order, as far as ready messages go, and return the leases of each call."""
+async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claims: Sequence[Claim], aside: Collection[int]) -> Granted:
+    """Grant leases to the calls in order, as far as ready messages go, and return the leases of each call.
+
+    Messages set `aside` are left alone. Whatever fails after some leases are granted only ends the call early: they are committed.
+    """
     slots = [(call, number) for call, each in enumerate(claims) for number in range(each.max_messages)]
     granted: Granted = [[] for _ in claims]
     for _ in range(_MAX_ROUNDS):
         wanted, left = len(slots), rotation.left
-        rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, left, wanted, *_columns(claims, slots))
+        try:
+            rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, left, wanted, aside, *_columns(claims, slots))
+        except (asyncpg.PostgresError, StoreError):
+            if any(granted):
+                break
+            raise
         for (call, _), row in zip(slots, rows, strict=False):
             granted[call].append(GrantedLease(*row[1:]))
         slots = slots[len(rows) :]
@@ -180,6 +199,12 @@ async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claim
         if not slots or not _more_may_be_ready(visits, wanted, left):
             break
     return granted
+
+
+async def first_ready(pool: Pool, shard: int, queue_id: int, rotation: Rotation, aside: Collection[int]) -> int | None:
+    """Return the message that a claim for one would pick."""
+    rows = await fetch(pool, _PEEK, shard, queue_id, rotation.fairness_key, rotation.left, 1, aside)
+    return rows[0]["id"] if rows else None
 
 
 def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[object, ...]:

@@ -58,9 +58,9 @@ class Database:
         await self.engine.dispose()
 
 
-async def connect(url: str) -> asyncpg.Connection:
-    """Open one connection outside the pools, for a listener or a migration."""
-    return await asyncpg.connect(plain_url(url), server_settings=_SESSION, timeout=10, command_timeout=STATEMENT_TIMEOUT_S)
+async def connect(url: str, *, statement_timeout: float | None = STATEMENT_TIMEOUT_S) -> asyncpg.Connection:
+    """Open one connection outside the pools, for a listener or a migration. The time-out is in seconds."""
+    return await asyncpg.connect(plain_url(url), server_settings=_SESSION, timeout=10, command_timeout=statement_timeout)
 
 
 async def open_database(url: str) -> Database:
@@ -74,9 +74,13 @@ async def open_database(url: str) -> Database:
     )
 
 
-def open_engine(url: str) -> AsyncEngine:
+def open_engine(url: str, *, statement_timeout: float | None = STATEMENT_TIMEOUT_S) -> AsyncEngine:
     return create_async_engine(
-        "postgresql+asyncpg://", async_creator=lambda: connect(url), pool_size=_ENGINE_CONNECTIONS, max_overflow=0, pool_pre_ping=True
+        "postgresql+asyncpg://",
+        async_creator=lambda: connect(url, statement_timeout=statement_timeout),
+        pool_size=_ENGINE_CONNECTIONS,
+        max_overflow=0,
+        pool_pre_ping=True,
     )
 
 

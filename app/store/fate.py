@@ -6,7 +6,7 @@ from app.store.database import Pool, fetch
 
 FATE = """
 -- Locks: none. Runs after the verb's own statement, so it sees whatever ended the lease.
--- Index: message_pkey.
+-- Index: message_pkey, queue_pkey. A message whose queue is deleted is gone.
 select
     asked.message_id, asked.generation,
     case
@@ -18,7 +18,11 @@ select
     end as fate
 from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
 left join lateral (
-    select id, generation, status, ended_by from message where message.shard = $1 and message.id = asked.message_id limit 1
+    select message.id, message.generation, message.status, message.ended_by
+    from message
+    join queue on queue.id = message.queue_id
+    where message.shard = $1 and message.id = asked.message_id
+    limit 1
 ) as message on true
 """
 

@@ -38,6 +38,8 @@ _GONE = (
     asyncpg.PostgresConnectionError,
     asyncpg.OperatorInterventionError,
     asyncpg.InsufficientResourcesError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.LockNotAvailableError,
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.UndefinedTableError,
@@ -47,7 +49,7 @@ _GONE = (
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Turn every sign that Postgres is not there (down, starting, full, not migrated) into `UnavailableError`."""
+    """Turn every sign that Postgres is not there (down, starting, failing over, full, not migrated) into `UnavailableError`."""
     try:
         yield
     except (*_GONE, PoolTimeoutError) as error:

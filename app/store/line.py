@@ -1,31 +1,42 @@
 """The line in front of one queue: everybody who waits for its messages, first come first served.
 
-Whenever the queue may have ready messages, one statement serves as many of the line as it can; if it could not serve all whom it tried
-for, nothing is ready, and who does not want to wait is sent away empty.
+Whenever the queue may have ready messages, one statement serves as many of the line as it can. If it could not serve all whom it tried
+for, nothing was ready for those who stood in line before it ran: whoever of them does not want to wait is sent away empty.
 """
 
 import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import asyncpg
+import structlog
 
 from app.leases.rotation import Rotation
-from app.store.claim import Claim, GrantedLease, claim, repeated
+from app.store.aside import Aside
+from app.store.claim import Claim, GrantedLease, claim, first_ready, repeated
 from app.store.database import Pool
 from app.store.queues import QueueRef
 
 _BATCH_SLOTS = 1000
+_REMEMBERED_CLAIMS = 1000
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to a claim: its leases, and the moment (monotonic, seconds) that their times are at least as late as."""
+    """The answer to a claim.
+
+    `tried_at` is the moment (monotonic, in seconds) that the leases' times are at least as late as. `repeated` tells that an earlier
+    call with the same claim id was granted them.
+    """
 
     leases: list[GrantedLease]
     tried_at: float
+    claim_id: str | None = None
+    repeated: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -33,14 +44,21 @@ class _Caller:
     claim: Claim
     patient: bool
     tried_at: float = field(default_factory=time.monotonic)
-    answer: "asyncio.Future[list[GrantedLease]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
 
     def lose_patience(self) -> None:
         """End the wait, unless a statement is already under way for this call: then its outcome decides."""
         self.patient = False
-        if not self.in_hand and not self.answer.done():
-            self.answer.set_result([])
+        if not self.in_hand:
+            self.send_away()
+
+    def send_away(self) -> None:
+        if not self.answer.done():
+            self.answer.set_result(Claimed([], self.tried_at))
+
+    def claimed(self, leases: list[GrantedLease], *, repeated: bool) -> Claimed:
+        return Claimed(leases, self.tried_at, self.claim.claim_id, repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +68,7 @@ class Serving:
     pool: Pool
     poll: float
     on_granted: Callable[[list[GrantedLease]], None]
-    give_back: Callable[[list[GrantedLease]], Awaitable[None]]
+    release: Callable[[list[GrantedLease]], Awaitable[None]]
 
 
 class Line:
@@ -61,8 +79,11 @@ class Line:
         self._queue = queue
         self._serving = serving
         self._rotation = Rotation()
+        self._aside = Aside()
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
+        self._turn = asyncio.Lock()  # leases are granted, or given back, but never both at once
+        self._inherited: deque[str] = deque(maxlen=_REMEMBERED_CLAIMS)  # claim ids whose leases a repeated call has got
 
     async def stand(self, wanted: Claim, wait: float) -> Claimed:
         caller = _Caller(wanted, patient=wait > 0)
@@ -72,14 +93,22 @@ class Line:
             self._server = asyncio.create_task(self._serve(), name=f"claims for queue {self._queue.id}")
         timer = asyncio.get_running_loop().call_later(wait, caller.lose_patience) if wait > 0 else None
         try:
-            return Claimed(await caller.answer, caller.tried_at)
+            return await caller.answer
         except asyncio.CancelledError:
-            if caller.answer.done() and not caller.answer.cancelled() and (leases := caller.answer.result()):
-                await self._serving.give_back(leases)
+            if caller.answer.done() and not caller.answer.cancelled() and caller.answer.exception() is None:
+                await self.give_back(caller.answer.result())
             raise
         finally:
             if timer:
                 timer.cancel()
+
+    async def give_back(self, claimed: Claimed) -> None:
+        """Release leases that nobody was there to take, unless a repeated call has got them since."""
+        if claimed.repeated or not claimed.leases:
+            return
+        async with self._turn:
+            if claimed.claim_id not in self._inherited:
+                await self._serving.release(claimed.leases)
 
     def wake(self) -> None:
         self._woken.set()
@@ -94,7 +123,7 @@ class Line:
             while self.callers:
                 self._woken.clear()
                 all_served = await self._serve_batch()
-                self._leave()
+                self.callers = deque(caller for caller in self.callers if not caller.answer.done())
                 if self.callers and not all_served:
                     await self._nap()
         finally:
@@ -108,9 +137,13 @@ class Line:
 
     async def _serve_batch(self) -> bool:
         """Serve the head of the line. Returns whether everybody in it got all the leases they asked for."""
+        standing = list(self.callers)
         batch = self._head()
         try:
-            granted = await self._grant(batch)
+            async with self._turn:
+                answers = await self._grant(batch)
+            for caller, claimed in zip(batch, answers, strict=True):
+                await self._answer(caller, claimed)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for
             for caller in batch:
                 if not caller.answer.done():
@@ -119,11 +152,11 @@ class Line:
         finally:
             for caller in batch:
                 caller.in_hand = False
-        for caller, leases in zip(batch, granted, strict=True):
-            await self._answer(caller, leases)
-        if all(len(leases) == caller.claim.max_messages for caller, leases in zip(batch, granted, strict=True)):
+        if all(len(claimed.leases) == caller.claim.max_messages for caller, claimed in zip(batch, answers, strict=True)):
             return True
-        self._send_away()
+        for caller in standing:
+            if not caller.patient:
+                caller.send_away()
         return False
 
     def _head(self) -> list[_Caller]:
@@ -144,36 +177,58 @@ class Line:
                 claim_ids.add(caller.claim.claim_id)
         return batch
 
-    async def _grant(self, batch: list[_Caller]) -> list[list[GrantedLease]]:
-        """Grant leases, to those whose claim id has leases already the same ones."""
-        try:
-            return await self._grant_once(batch)
-        except asyncpg.UniqueViolationError:
-            # Another replica has just granted leases under one of these claim ids; now they can be found.
-            return await self._grant_once(batch)
+    async def _answer(self, caller: _Caller, claimed: Claimed) -> None:
+        if caller.answer.done():
+            await self.give_back(claimed)
+        elif claimed.leases or not caller.patient:
+            caller.answer.set_result(claimed)
 
-    async def _grant_once(self, batch: list[_Caller]) -> list[list[GrantedLease]]:
+    async def _grant(self, batch: list[_Caller]) -> list[Claimed]:
+        """Grant leases to the callers; if Postgres refuses, to each by itself, so that none pays for another (design rule 10)."""
+        try:
+            return await self._grant_together(batch)
+        except asyncpg.PostgresError:
+            return [await self._grant_alone(caller) for caller in batch]
+
+    async def _grant_together(self, batch: list[_Caller]) -> list[Claimed]:
+        """Grant leases, to those whose claim id has leases already the same ones."""
         pool, shard, queue_id = self._serving.pool, self._queue.shard, self._queue.id
         claim_ids = [caller.claim.claim_id for caller in batch if caller.claim.claim_id]
         known = await repeated(pool, shard, queue_id, claim_ids) if claim_ids else {}
+        self._inherited.extend(known)
         fresh = [caller.claim for caller in batch if caller.claim.claim_id not in known]
-        granted = await claim(pool, shard, queue_id, self._rotation, fresh) if fresh else []
+        granted = await claim(pool, shard, queue_id, self._rotation, fresh, self._aside.ids()) if fresh else []
         if leases := [lease for each in granted for lease in each]:
             self._serving.on_granted(leases)
         fresh_leases = iter(granted)
-        return [known[caller.claim.claim_id] if caller.claim.claim_id in known else next(fresh_leases) for caller in batch]
+        return [
+            caller.claimed(known[caller.claim.claim_id], repeated=True)
+            if caller.claim.claim_id in known
+            else caller.claimed(next(fresh_leases), repeated=False)
+            for caller in batch
+        ]
 
-    async def _answer(self, caller: _Caller, leases: list[GrantedLease]) -> None:
-        if caller.answer.done():
-            if leases:
-                await self._serving.give_back(leases)
-        elif leases or not caller.patient:
-            caller.answer.set_result(leases)
+    async def _grant_alone(self, caller: _Caller) -> Claimed:
+        """Grant leases to one caller. A message that cannot be leased is set aside; then there is none for this call, this time."""
+        try:
+            (claimed,) = await self._grant_together([caller])
+        except (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
+            # Another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed.
+            return caller.claimed([], repeated=False)
+        except asyncpg.PostgresError:
+            return await self._grant_one(caller)
+        return claimed
 
-    def _send_away(self) -> None:
-        for caller in self.callers:
-            if not caller.patient and not caller.answer.done():
-                caller.answer.set_result([])
-
-    def _leave(self) -> None:
-        self.callers = deque(caller for caller in self.callers if not caller.answer.done())
+    async def _grant_one(self, caller: _Caller) -> Claimed:
+        """Grant a single lease: either the message is sound, or it is the culprit."""
+        single = replace(caller, claim=replace(caller.claim, max_messages=1))
+        try:
+            (claimed,) = await self._grant_together([single])
+        except asyncpg.PostgresError as error:
+            culprit = await first_ready(self._serving.pool, self._queue.shard, self._queue.id, self._rotation, self._aside.ids())
+            if culprit is not None:
+                self._aside.put(culprit)
+            log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
+            self.wake()
+            return caller.claimed([], repeated=False)
+        return claimed

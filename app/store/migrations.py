@@ -6,15 +6,17 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from app.store.database import open_engine
+from app.store.database import Pool, fetch, open_engine
 
 _ADVISORY_LOCK = 0x1EA5EBEA7
 _TAKE_TURN = text("select pg_try_advisory_xact_lock(:key)")
 _RETRY_S = 0.1
+
+_IS_MIGRATED = "select to_regclass('alembic_version') as there"
+_REVISION = "select version_num from alembic_version"
 
 
 def configuration(folder: Path) -> Config:
@@ -39,8 +41,17 @@ def is_behind(revision: str | None, folder: Path) -> bool:
     return revision in _older_revisions(folder)
 
 
-def current_revision(connection: Connection) -> str | None:
-    return MigrationContext.configure(connection).get_current_revision()
+async def revision_of(pool: Pool) -> str | None:
+    """Return the revision that the database is at, or None if it was never migrated.
+
+    Raises:
+        UnavailableError: Postgres did not answer.
+
+    """
+    if (await fetch(pool, _IS_MIGRATED))[0]["there"] is None:
+        return None
+    rows = await fetch(pool, _REVISION)
+    return rows[0]["version_num"] if rows else None
 
 
 def migrate(database_url: str, folder: Path) -> None:
@@ -52,7 +63,7 @@ def migrate(database_url: str, folder: Path) -> None:
         command.upgrade(config, "head")
 
     async def run() -> None:
-        engine = open_engine(database_url)
+        engine = open_engine(database_url, statement_timeout=None)
         try:
             async with engine.connect() as turn, engine.connect() as connection:
                 # Held beside the migrations' own transactions, and not waited for: making an index concurrently waits for every

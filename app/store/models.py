@@ -58,6 +58,15 @@ class Queue(SQLModel, table=True):
     updated_at: datetime = Field(sa_column=_moment(default=True))
 
 
+class DeletedQueue(SQLModel, table=True):
+    """A queue that is gone, and whose messages are still to be removed, in small batches."""
+
+    __tablename__ = "deleted_queue"
+
+    id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    shard: int = Field(sa_column=Column(SmallInteger, nullable=False))
+
+
 class Message(SQLModel, table=True):
     """One unit of work: an immutable body, and a state."""
 
@@ -111,7 +120,7 @@ class Lease(SQLModel, table=True):
 
     __table_args__ = (
         Index("lease_check", "shard", "check_at"),
-        Index("lease_claim", "shard", "claim_id", "claim_slot", unique=True, postgresql_where=text("claim_id is not null")),
+        Index("lease_claim", "shard", "queue_id", "claim_id", "claim_slot", unique=True, postgresql_where=text("claim_id is not null")),
     )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))

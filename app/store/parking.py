@@ -27,6 +27,10 @@ class Parking:
         """
         return await self._line(queue).stand(wanted, 0 if self._closed else wait)
 
+    async def give_back(self, queue: QueueRef, claimed: Claimed) -> None:
+        """Release leases that nobody was there to take."""
+        await self._line(queue).give_back(claimed)
+
     def wake(self, queue_ids: Iterable[int]) -> None:
         """Serve the lines of these queues: they may have ready messages."""
         for queue_id in queue_ids:

@@ -10,7 +10,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, select
 
 from app.store.database import Database, fetch, session
-from app.store.models import Checkpoint, Lease, Message, Queue
+from app.store.models import DeletedQueue, Lease, Message, Queue
 
 DEFAULT_QUEUE = "default"
 
@@ -20,6 +20,7 @@ select id, shard, name from queue where name = $1
 """
 
 _TRUST_S = 1.0
+_MOST_KNOWN = 10_000
 
 
 class QueueNotEmptyError(Exception):
@@ -56,8 +57,14 @@ class Queues:
         if not rows:
             return None
         queue = QueueRef(*rows[0])
+        self._forget_old()
         self._known[name] = (queue, time.monotonic() + _TRUST_S)
         return queue
+
+    def _forget_old(self) -> None:
+        if len(self._known) >= _MOST_KNOWN:
+            now = time.monotonic()
+            self._known = {name: (queue, until) for name, (queue, until) in self._known.items() if until > now}
 
     async def put(self, name: str, config: dict[str, Any]) -> tuple[Queue, bool]:
         """Create the queue, or give it this configuration. Returns it, and whether it is new."""
@@ -82,7 +89,7 @@ class Queues:
             return list((await opened.exec(select(Queue).where(Queue.name > after).order_by(col(Queue.name)).limit(limit))).all())
 
     async def delete(self, name: str, *, force: bool) -> bool:
-        """Delete the queue and all that is in it. Returns False if there is none of this name.
+        """Delete the queue, and leave its messages to be removed in small batches. Returns False if there is none of this name.
 
         Raises:
             QueueNotEmptyError: it has messages, and `force` is not given.
@@ -94,12 +101,12 @@ class Queues:
             if queue is None:
                 return False
             mine = (col(Message.shard) == queue.shard, col(Message.queue_id) == queue.id)
-            if not force and (await opened.exec(select(exists().where(*mine)))).one():
+            if not force and (await opened.exec(select(exists().where(*mine, col(Message.status) != "")))).one():
                 raise QueueNotEmptyError(name)
-            ids = select(Message.id).where(*mine)
-            await opened.exec(delete(Lease).where(col(Lease.shard) == queue.shard, col(Lease.message_id).in_(ids)))
-            await opened.exec(delete(Checkpoint).where(col(Checkpoint.shard) == queue.shard, col(Checkpoint.message_id).in_(ids)))
-            await opened.exec(delete(Message).where(*mine))
+            held = (col(Lease.shard) == queue.shard, col(Lease.queue_id) == queue.id)
+            await opened.exec(select(Lease.message_id).where(*held).order_by(col(Lease.message_id)).with_for_update())
+            await opened.exec(delete(Lease).where(*held))
+            await opened.exec(insert(DeletedQueue).values(id=queue.id, shard=queue.shard))
             await opened.delete(queue)
             await opened.commit()
         self._known.pop(name, None)

@@ -70,7 +70,10 @@ limit $6
 
 _COUNT_LEASES = """
 -- Locks: none. For the figures, in the background.
-select queue.name as queue, count(*) as leases from lease join queue on queue.id = lease.queue_id group by queue.name
+select queue.name as queue, count(lease.message_id) as leases
+from queue
+left join lease on lease.queue_id = queue.id
+group by queue.name
 """
 
 
@@ -98,5 +101,5 @@ class Reads:
         return await fetch(self._pool, _LEASES, self._shards, after, queue_id, worker_id, overdue, limit)
 
     async def lease_counts(self) -> dict[str, int]:
-        """Count the active leases of each queue that has any."""
+        """Count the active leases of each queue."""
         return {row["queue"]: row["leases"] for row in await fetch(self._pool, _COUNT_LEASES)}

@@ -22,6 +22,7 @@ from app.store.queues import QueueRef, Queues
 from app.store.reads import Reads
 from app.store.reclaim import Promoted, Reclaimed, first_delayed, first_lease, next_due, promote, reclaim
 from app.store.release import Release, release
+from app.store.remove import remove
 from app.store.send import NewMessage, Sending, send
 from app.store.settle import Settled
 from app.store.tally import Tally
@@ -50,7 +51,7 @@ class Store:
         self.reads = Reads(database, shards)
         self.alarm = Alarm()
         self.tally = Tally()
-        self.parking = Parking(Serving(database.work, poll, self._note_granted, self.give_back))
+        self.parking = Parking(Serving(database.work, poll, self._note_granted, self._release_untaken))
         self.wakeups = Wakeups(database, self.parking)
         self._pool = database.work
 
@@ -81,6 +82,10 @@ class Store:
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
         """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late."""
         return await self.parking.claim(queue, wanted, wait)
+
+    async def give_back(self, queue: QueueRef, claimed: Claimed) -> None:
+        """Release leases that nobody was there to take."""
+        await self.parking.give_back(queue, claimed)
 
     async def beat(self, beats: Sequence[tuple[int, Beat]]) -> list[Beaten | RowFaultError]:
         verdicts = await _submit(self._beat, beats)
@@ -119,6 +124,10 @@ class Store:
         """Return the delayed message that comes first in a pass."""
         return await first_delayed(self._pool, shard, aside)
 
+    async def remove(self) -> bool:
+        """Remove a batch of what deleted queues have left behind. Returns whether there may be more."""
+        return await remove(self._pool)
+
     async def next_due(self, shard: int, aside: Collection[int]) -> float | None:
         """Return the seconds until a lease or a delayed message is due, or None."""
         return await next_due(self._pool, shard, aside)
@@ -140,8 +149,7 @@ class Store:
         self.tally.claims += len(leases)
         self.alarm.set(min(lease.expires_in for lease in leases))
 
-    async def give_back(self, leases: list[GrantedLease]) -> None:
-        """Release leases that nobody was there to take."""
+    async def _release_untaken(self, leases: list[GrantedLease]) -> None:
         try:
             await self.release([(lease.shard, Release(lease.message_id, lease.generation)) for lease in leases])
         except StoreError as error:

@@ -22,9 +22,7 @@ class Figures:
     async def run(self) -> None:
         while True:
             try:
-                counted = await self._reads.lease_counts()
-                # A queue that had leases and has none now goes on as 0, so that its line in a chart does not just end.
-                self.active_leases = dict.fromkeys(self.active_leases, 0) | counted
+                self.active_leases = await self._reads.lease_counts()
             except UnavailableError as error:
                 log.warning("figures not counted", reason=str(error))
             await asyncio.sleep(_INTERVAL_S)

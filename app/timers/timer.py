@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable
 import asyncpg
 import structlog
 
+from app.store.aside import Aside
 from app.store.faults import UnavailableError
 from app.store.store import Store
-from app.timers.aside import Aside
 
 _BATCH = 1000
-_HASTE_S = 0.003
-"""The shortest sleep: rows that are due but in another's hands are looked at again after this long."""
+_SHORTEST_SLEEP_S = 0.003
+_LONGEST_HASTE_S = 0.1
+"""Rows that are due but in another's hands are looked at again after the shortest sleep, then after twice that, up to this."""
 _BACKOFF_S = 0.1
 
 log = structlog.get_logger(__name__)
@@ -31,6 +32,7 @@ class Timer:
         self._longest_sleep = longest_sleep
         self._planned = time.monotonic()
         self._aside = Aside()
+        self._haste = _SHORTEST_SLEEP_S
 
     @property
     def lag(self) -> float:
@@ -64,14 +66,20 @@ class Timer:
         async def promote(limit: int) -> int:
             return (await store.promote(shard, limit, aside.ids())).promoted
 
-        await self._drain("reclaim", reclaim, lambda: store.first_lease(shard, aside.ids()))
-        await self._drain("promote", promote, lambda: store.first_delayed(shard, aside.ids()))
+        done = await self._drain("reclaim", reclaim, lambda: store.first_lease(shard, aside.ids()))
+        done += await self._drain("promote", promote, lambda: store.first_delayed(shard, aside.ids()))
         due = await store.next_due(shard, aside.ids())
-        return self._longest_sleep if due is None else min(self._longest_sleep, max(_HASTE_S, due))
+        if due is None:
+            return self._longest_sleep
+        self._haste = _SHORTEST_SLEEP_S if done or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
+        return min(self._longest_sleep, max(self._haste, due))
 
-    async def _drain(self, verb: str, run: Callable[[int], Awaitable[int]], first: Callable[[], Awaitable[int | None]]) -> None:
-        """Run batches until one comes back short. One that Postgres refuses is halved until the culprit stands alone (design rule 10)."""
-        limit = _BATCH
+    async def _drain(self, verb: str, run: Callable[[int], Awaitable[int]], first: Callable[[], Awaitable[int | None]]) -> int:
+        """Run batches until one comes back short, and return how many rows they handled.
+
+        A batch that Postgres refuses is halved until the culprit stands alone (design rule 10).
+        """
+        limit, total = _BATCH, 0
         while True:
             try:
                 done = await run(limit)
@@ -81,6 +89,7 @@ class Timer:
                     log.error("row set aside", verb=verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
                 limit = max(1, limit // 2)
                 continue
+            total += done
             if done < limit:
-                return
+                return total
             limit = min(_BATCH, limit * 2)

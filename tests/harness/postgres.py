@@ -34,6 +34,19 @@ def execute(url: str, statement: str, *arguments: object) -> None:
     asyncio.run(run())
 
 
+def number(url: str, query: str) -> int:
+    """Return the one number that a query finds."""
+
+    async def run() -> int:
+        connection = await asyncpg.connect(url)
+        try:
+            return int(await connection.fetchval(query))
+        finally:
+            await connection.close()
+
+    return asyncio.run(run())
+
+
 def programs() -> Path | None:
     """The folder of the Postgres programs to test on, if TEST_POSTGRES_BIN names one."""
     named = os.environ.get("TEST_POSTGRES_BIN")

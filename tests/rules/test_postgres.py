@@ -63,7 +63,7 @@ async def test_a_claim_reads_no_row_that_is_not_ready(own_sql: Connection, plans
     await own_sql.execute(f"set plan_cache_mode = {plans}")
     slots = 10
     columns = [["w"] * slots, [None] * slots, [None] * slots, [None] * slots, list(range(slots))]
-    nodes = await explain(own_sql, CLAIM, 0, 1, "", 0, slots, *columns)
+    nodes = await explain(own_sql, CLAIM, 0, 1, "", 0, slots, [], *columns)
     scans = [node for node in nodes if node.get("Relation Name") == "message"]
     assert scans
     assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan", "ModifyTable"}
@@ -93,7 +93,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
     statement, arguments = {
         "ack": (ACK, (ids, ids, nothing)),
         "beat": (BEAT, (ids, ids, nothing, nothing)),
-        "claim": (CLAIM, (1, "", 0, 3, ["w"] * 3, nothing, nothing, nothing, ids)),
+        "claim": (CLAIM, (1, "", 0, 3, [], ["w"] * 3, nothing, nothing, nothing, ids)),
         "fate": (FATE, (ids, ids)),
         "nack": (NACK, (ids, ids, nothing, [0.0] * 3, [True] * 3)),
         "reclaim": (RECLAIM, (1000, [])),

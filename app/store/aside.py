@@ -1,4 +1,4 @@
-"""Messages that a pass cannot handle, left alone for a while so that they hold up nobody else (design rule 10)."""
+"""Messages that Postgres refuses to work on, left alone for a while so that they hold up nobody else (design rule 10)."""
 
 import time
 

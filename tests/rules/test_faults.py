@@ -1,0 +1,168 @@
+"""Faults that touch one row, one caller or one queue stay there."""
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import asyncpg
+import pytest
+from harness.api import Api
+from harness.postgres import execute, number
+from harness.server import Server
+from harness.wait import until
+
+
+def refuse_lease(database_url: str, message_id: str) -> None:
+    """Make Postgres refuse to lease one message, as a row can be that is damaged."""
+    execute(database_url, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
+    condition = f"when (new.message_id = {message_id})"
+    execute(database_url, f"create trigger refuse before insert on lease for each row {condition} execute function refuse()")
+
+
+@pytest.mark.scar(34, 35)
+@pytest.mark.rule(10)
+@pytest.mark.parametrize("batch", [1, 100])
+def test_a_message_that_cannot_be_leased_is_set_aside_and_the_rest_is_delivered(
+    start_server: Callable[..., Server], database_url: str, batch: int
+) -> None:
+    server = start_server()
+    ids = server.api.send("default", *range(20))
+    refuse_lease(database_url, ids[3])
+    delivered: list[str] = []
+    while len(delivered) < 19:
+        leases = server.api.claim("default", max_messages=batch, wait=5)
+        assert leases
+        delivered += [lease["message"]["id"] for lease in leases]
+    assert sorted(delivered, key=int) == ids[:3] + ids[4:]
+    assert server.api.message(ids[3])["status"] == "pending"
+    assert server.log.count("row set aside") == 1
+    assert "Traceback" not in server.log
+
+
+@pytest.mark.rule(13, 14)
+def test_one_claim_id_names_different_leases_on_different_queues(api: Api, queue: str) -> None:
+    api.put_queue(f"{queue}-2")
+    api.send(queue, "one")
+    api.send(f"{queue}-2", "two")
+    assert api.claim_one(queue, claim_id="same")["message"]["body"] == "one"
+    assert api.claim_one(f"{queue}-2", claim_id="same")["message"]["body"] == "two"
+    api.call("DELETE", f"/queues/{queue}-2?force=true", expect=204)
+
+
+@pytest.mark.rule(14)
+def test_a_claim_id_whose_lease_ran_out_grants_nothing_until_it_is_reclaimed(api: Api, queue: str, run_out: Callable[[str], None]) -> None:
+    first, _ = api.send(queue, "one", "two")
+    assert api.claim_one(queue, claim_id="same")["message"]["id"] == first
+    run_out(first)
+    assert api.claim(queue, claim_id="same") == []
+    assert api.claim_one(queue, claim_id="other")["message"]["body"] == "two"
+
+
+@pytest.mark.rule(14)
+def test_many_claim_ids_repeated_on_two_replicas_at_once_are_all_answered(start_server: Callable[..., Server]) -> None:
+    apis = [start_server().api, start_server().api]
+    for round_ in range(8):
+        apis[0].send("default", *range(40))
+        calls = [(api, f"{round_}-{n}") for api, numbers in zip(apis, (range(40), reversed(range(40))), strict=True) for n in numbers]
+        with ThreadPoolExecutor(80) as pool:
+            answers = list(pool.map(lambda call: (call[1], call[0].claim("default", claim_id=call[1])), calls))
+        held = Counter(lease["receipt"] for _, leases in answers for lease in leases)
+        by_claim: dict[str, set[str]] = {}
+        for claim_id, leases in answers:
+            by_claim.setdefault(claim_id, set()).update(lease["receipt"] for lease in leases)
+        assert max(map(len, by_claim.values())) == 1
+        assert sum(map(len, by_claim.values())) == len(held)
+        while apis[0].claim("default", max_messages=100):
+            pass
+
+
+@pytest.mark.rule(11, 12)
+def test_deleting_a_large_queue_delays_nobody_and_leaves_nothing(start_server: Callable[..., Server], database_url: str) -> None:
+    api = start_server().api
+    api.put_queue("large")
+    api.put_queue("busy", beat_interval=0)
+    api.send("busy", "work")
+    receipt = api.claim_one("busy")["receipt"]
+    api.send("large", *range(10))
+    stale = [lease["receipt"] for lease in api.claim("large", max_messages=5)]
+    fill = (
+        "insert into message (shard, queue_id, body, priority, fairness_key, status) "
+        "select 0, id, '1', 0, '', 'pending' from queue, generate_series(1, 100000) where name = 'large'"
+    )
+    execute(database_url, fill)
+    start = time.monotonic()
+    api.call("DELETE", "/queues/large?force=true", expect=204)
+    assert time.monotonic() - start < 2
+    assert {answer["status"] for verb in (api.beat, api.ack, api.nack, api.release) for answer in verb(*stale)} == {"unknown"}
+    slowest = 0.0
+
+    def removed() -> bool:
+        nonlocal slowest
+        begin = time.monotonic()
+        assert api.beat(receipt)[0]["status"] == "extended"
+        slowest = max(slowest, time.monotonic() - begin)
+        return number(database_url, "select count(*) from message") == 1
+
+    until(removed, timeout=60)
+    assert slowest < 2
+    api.put_queue("large")
+    assert api.claim("large") == []
+
+
+@pytest.mark.rule(11)
+async def test_readyz_answers_while_operators_calls_wait(start_server: Callable[..., Server], database_url: str) -> None:
+    server = start_server()
+    server.api.put_queue("held")
+    connection = await asyncpg.connect(database_url)
+    async with connection.transaction():
+        await connection.execute("select from queue where name = 'held' for update")
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(server.api.client.put, "/queues/held", json={}) for _ in range(3)]
+            await connection.execute("select pg_sleep(0.3)")
+            assert server.api.client.get("/readyz", timeout=3).status_code == 200
+            assert not any(call.done() for call in waiting)
+            await connection.execute("rollback")
+            assert {call.result().status_code for call in waiting} == {200}
+    await connection.close()
+
+
+@pytest.mark.rule(7, 10)
+def test_a_postgres_that_only_reads_is_unavailable_and_no_row_is_blamed(start_server: Callable[..., Server], database_url: str) -> None:
+    first = start_server()
+    first.api.send("default", "work")
+    receipt = first.api.claim_one("default")["receipt"]
+    name = database_url.rpartition("/")[2]
+    execute(database_url, f"alter database {name} set default_transaction_read_only = on")
+    calls = [
+        ("/queues/default/messages", {"messages": [{"body": 1}] * 100}),
+        ("/queues/default/leases", {"worker_id": "w"}),
+        *((path, {"leases": [{"receipt": receipt}]}) for path in ("/beat", "/ack", "/nack", "/release")),
+    ]
+    with Server(database_url) as server:
+        for path, body in calls:
+            answer = server.api.client.post(path, json=body)
+            assert (answer.status_code, answer.json()["code"]) == (503, "database-unavailable"), path
+        assert "row set aside" not in server.log
+    assert first.api.ack(receipt)[0]["status"] == "acked"
+
+
+async def test_a_due_lease_in_another_sessions_hands_does_not_make_the_timer_spin(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    server.api.send("default", "work")
+    server.api.claim("default", visibility_timeout=0.1)
+
+    connection = await asyncpg.connect(database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute("select from lease for update")
+            count = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
+            await connection.execute("select pg_sleep(1.2), pg_stat_clear_snapshot()")
+            before: int = await connection.fetchval(count)
+            await connection.execute("select pg_sleep(2), pg_stat_clear_snapshot()")
+            assert await connection.fetchval(count) - before < 2 * 60
+    finally:
+        await connection.close()
+    assert server.api.claim_one("default", wait=5)["generation"] == 2
