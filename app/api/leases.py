@@ -157,12 +157,14 @@ def _beat_result(receipt: str, verdict: Beaten | RowFaultError | None) -> dict[s
     }
 
 
-def _settled(items: Sequence[_HasReceipt], verdicts: Sequence[Settled | RowFaultError | None], words: Mapping[str, str]) -> Response:
+def _settled(
+    items: Sequence[_HasReceipt], verdicts: Sequence[Settled | RowFaultError | None], words: Mapping[outcomes.Fate, str]
+) -> Response:
     results = [{"receipt": item.receipt, "status": _word(verdict, words)} for item, verdict in zip(items, verdicts, strict=True)]
     return json_response({"results": results})
 
 
-def _word(verdict: Settled | RowFaultError | None, words: Mapping[str, str]) -> str:
+def _word(verdict: Settled | RowFaultError | None, words: Mapping[outcomes.Fate, str]) -> str:
     match verdict:
         case Settled():
             return words[verdict.fate]

@@ -11,6 +11,7 @@ from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_
 from app.api.rows import checkpoint_view, message_view, page
 from app.api.service import service_of
 from app.errors import documented, message_not_found, queue_not_found
+from app.leases.states import Status
 from app.store.models import STATUSES
 from app.store.send import NewMessage
 
@@ -70,7 +71,7 @@ async def list_checkpoints(message_id: MessagePath, request: Request) -> Respons
 async def list_messages(
     queue: QueuePath,
     request: Request,
-    status: Annotated[schemas.MessageStatus | None, Query(description="Only messages in this state.", examples=["failed"])] = None,
+    status: Annotated[Status | None, Query(description="Only messages in this state.", examples=["failed"])] = None,
     cursor: MessageCursor = "",
     limit: PageLimit = 100,
 ) -> Response:

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api import fields as f
+from app.leases.states import CheckpointKind, Status
 
 EXAMPLE_RECEIPT = "AAAAAAAAAAAqAAAAAAAAAAFvZ1lQ0ZkGm3mJ1vV4c0Y6"
 EXAMPLE_MOMENT = "2026-12-01T12:00:00.000000Z"
@@ -70,8 +71,6 @@ class QueueList(Wire):
 
 # --- messages ---------------------------------------------------------------------------------------------------------
 
-MessageStatus = Literal["scheduled", "pending", "in_progress", "completed", "failed", "cancelled"]
-
 
 class NewMessage(Wire):
     """One message to send."""
@@ -126,7 +125,7 @@ class MessageFacts(Wire):
 class Message(MessageFacts):
     """A message as an operator sees it. Never carries a receipt."""
 
-    status: MessageStatus = Field(description="Its state.", examples=["completed"])
+    status: Status = Field(description="Its state.", examples=["completed"])
     available_at: datetime = Field(description="When it is or was due to become ready.", examples=[EXAMPLE_MOMENT])
     generation: int = Field(description="How many leases it has had.", examples=[1])
     nacked_count: int = Field(description="Attempts that ended by nack.", examples=[0])
@@ -141,9 +140,6 @@ class Message(MessageFacts):
 class MessageList(Wire):
     items: list[Message] = Field(description="The messages, oldest first.")
     next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=["42"])
-
-
-CheckpointKind = Literal["nacked", "lease_expired", "unconfirmed", "late_report"]
 
 
 class Checkpoint(Wire):

@@ -7,6 +7,6 @@ nack and release end it; when it runs out, it is reclaimed.
 
     scheduled ──due──▶ pending ──claim──▶ in_progress ──ack──▶ completed
         ▲                 ▲                   │
-        │                 ├──release──────────┤
-        └──with a delay───┴──nack, run out────┴──attempts used up──▶ failed
+        │                 ├─release, run out──┤
+        └─nack with delay─┴──────nack─────────┴──last attempt──▶ failed
 """

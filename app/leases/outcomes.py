@@ -10,7 +10,7 @@ End = Literal["acked", "acked_late", "nacked", "released", "expired", "unconfirm
 Fate = Literal["unknown", "lost", "given_up"] | End
 """How a lease ended; `lost` when a later lease was granted, `given_up` when its nack was the message's last."""
 
-_REFUSALS: dict[str, str] = {
+_REFUSALS: dict[Fate, str] = {
     "unknown": "unknown",
     "lost": "lost",
     "acked": "settled",
@@ -24,9 +24,9 @@ _REFUSALS: dict[str, str] = {
 }
 
 BEAT = _REFUSALS
-ACK = _REFUSALS | {"acked": "acked", "acked_late": "acked"}
-NACK = _REFUSALS | {"nacked": "requeued", "given_up": "failed"}
-RELEASE = _REFUSALS | {"released": "released"}
+ACK: dict[Fate, str] = _REFUSALS | {"acked": "acked", "acked_late": "acked"}
+NACK: dict[Fate, str] = _REFUSALS | {"nacked": "requeued", "given_up": "failed"}
+RELEASE: dict[Fate, str] = _REFUSALS | {"released": "released"}
 
-REPORT_KEPT = frozenset({"lost", "expired", "unconfirmed", "cancelled"})
+REPORT_KEPT: frozenset[Fate] = frozenset({"lost", "expired", "unconfirmed", "cancelled"})
 """Fates after which a refused result or error is kept as a `late_report`: the work was done, only too late."""

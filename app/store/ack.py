@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 from app.store.database import Pool, fetch
-from app.store.settle import KEEP_REPORT, LeaseKey, Settled, explain, keep_reports, verdicts_of
+from app.store.fate import LeaseKey
+from app.store.settle import KEEP_REPORT, Settled, explain, keep_reports, verdicts_of
 
 ACK = f"""
 -- Locks: the leases named, in id order; then the messages, of which only the late ones can be awaited, in id order.

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from app.leases import outcomes
 from app.store.database import Pool, fetch
-from app.store.fate import fates_of
+from app.store.fate import LeaseKey, fates_of
 
 BEAT = """
 -- Locks: the leases asked about, in id order.
@@ -101,9 +101,6 @@ class Beaten:
     next_beat_in: float | None = None
 
 
-_Lease = tuple[int, int]
-
-
 async def beat(pool: Pool, shard: int, beats: list[Beat]) -> list[Beaten]:
     """Beat every lease, and tell of those that no longer live how they ended."""
     merged = _merge(beats)
@@ -127,9 +124,9 @@ def _verdict(status: str, expires_at: datetime, expires_in: float, next_beat_in:
     return Beaten(status) if status == "expired" else Beaten(status, expires_at, expires_in, next_beat_in)
 
 
-def _merge(beats: list[Beat]) -> dict[_Lease, Beat]:
+def _merge(beats: list[Beat]) -> dict[LeaseKey, Beat]:
     """Make one beat of all that came for one lease: the furthest progress, the newest detail."""
-    merged: dict[_Lease, Beat] = {}
+    merged: dict[LeaseKey, Beat] = {}
     for each in beats:
         lease = (each.message_id, each.generation)
         earlier = merged.get(lease)
@@ -142,7 +139,7 @@ def _join(earlier: Beat, later: Beat) -> Beat:
     return replace(later, progress=max(reported, default=None), detail=later.detail or earlier.detail)
 
 
-def _spread(beats: list[Beat], verdicts: dict[_Lease, Beaten]) -> list[Beaten]:
+def _spread(beats: list[Beat], verdicts: dict[LeaseKey, Beaten]) -> list[Beaten]:
     """Answer each beat: of those that shared an extension, the first has made it and the others came within the interval, if any."""
     answers = []
     for each in beats:

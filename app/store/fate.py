@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from app.leases.outcomes import Fate
 from app.store.database import Pool, fetch
 
 FATE = """
@@ -27,8 +28,12 @@ left join lateral (
 """
 
 
-async def fates_of(pool: Pool, shard: int, leases: Iterable[tuple[int, int]]) -> dict[tuple[int, int], str]:
-    """Return the fate of each lease, given as message id and generation, in the words of `app.leases.outcomes`."""
+LeaseKey = tuple[int, int]
+"""A lease within its shard: message id and generation."""
+
+
+async def fates_of(pool: Pool, shard: int, leases: Iterable[LeaseKey]) -> dict[LeaseKey, Fate]:
+    """Return the fate of each lease."""
     leases = list(leases)
     rows = await fetch(pool, FATE, shard, [message_id for message_id, _ in leases], [generation for _, generation in leases])
     return {(row["message_id"], row["generation"]): row["fate"] for row in rows}

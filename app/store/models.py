@@ -5,6 +5,7 @@ Partial indexes hold only the rows that their readers want, so that no claim and
 """
 
 from datetime import datetime
+from typing import get_args
 
 from sqlalchemy import (
     JSON,
@@ -25,9 +26,10 @@ from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.sql.elements import conv
 from sqlmodel import Field, SQLModel
 
-STATUSES = ("scheduled", "pending", "in_progress", "completed", "failed", "cancelled")
-LEASE_ENDS = ("acked", "acked_late", "nacked", "released", "expired", "unconfirmed", "cancelled")
-CHECKPOINT_KINDS = ("nacked", "lease_expired", "unconfirmed", "late_report")
+from app.leases.outcomes import End
+from app.leases.states import CheckpointKind, Status
+
+STATUSES: tuple[str, ...] = get_args(Status)
 
 message_ids = Sequence("message_id_seq", metadata=SQLModel.metadata, data_type=BigInteger)
 
@@ -72,7 +74,7 @@ class Message(SQLModel, table=True):
 
     __table_args__ = (
         _one_of("status", STATUSES, "message_status_is_known"),
-        _one_of("ended_by", LEASE_ENDS, "message_ended_by_is_known"),
+        _one_of("ended_by", get_args(End), "message_ended_by_is_known"),
         CheckConstraint(
             "(finished_at is not null) = (status in ('completed', 'failed', 'cancelled'))", name=conv("message_finished_when_final")
         ),
@@ -145,7 +147,7 @@ class Lease(SQLModel, table=True):
 class Checkpoint(SQLModel, table=True):
     """One entry of a message's history. Its key bounds it: one of each kind per lease."""
 
-    __table_args__ = (_one_of("kind", CHECKPOINT_KINDS, "checkpoint_kind_is_known"),)
+    __table_args__ = (_one_of("kind", get_args(CheckpointKind), "checkpoint_kind_is_known"),)
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     message_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

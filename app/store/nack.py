@@ -4,10 +4,10 @@ import json
 from dataclasses import dataclass, field
 
 from app.store.database import Pool, fetch
-from app.store.settle import KEEP_REPORT, LAST_ATTEMPT, ONE_MORE_ATTEMPT, Settled, explain, keep_reports, verdicts_of
+from app.store.settle import ATTEMPT_FACTS, KEEP_REPORT, LAST_ATTEMPT, Settled, counted, explain, keep_reports, verdicts_of
 
 NACK = f"""
--- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
+-- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
 -- Index: lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 with asked as materialized (
     select *
@@ -36,7 +36,7 @@ returned as (
     set status = case when not ended.retryable or {LAST_ATTEMPT} then 'failed' when ended.delay > 0 then 'scheduled' else 'pending' end,
         finished_at = case when not ended.retryable or {LAST_ATTEMPT} then now() end,
         available_at = now() + make_interval(secs => ended.delay),
-        ended_by = 'nacked', error = ended.error, {ONE_MORE_ATTEMPT}, nacked_count = least(message.nacked_count, 2147483646) + 1,
+        ended_by = 'nacked', error = ended.error, {counted("attempt_count")}, {counted("nacked_count")},
         {KEEP_REPORT}
     from ended
     join queue on queue.id = ended.queue_id
@@ -48,10 +48,7 @@ returned as (
 noted as (
     insert into checkpoint (shard, message_id, generation, kind, facts)
     select shard, message_id, generation, 'nacked',
-           json_build_object(
-               'error', error, 'retry_count', attempt_count, 'max_retries', max_attempts, 'will_retry', status <> 'failed',
-               'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
-           )
+           json_build_object('error', error, {ATTEMPT_FACTS})
     from returned
     on conflict do nothing
 )

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.store.database import Pool, Row, fetch
-from app.store.settle import KEEP_REPORT, LAST_ATTEMPT
+from app.store.settle import ATTEMPT_FACTS, KEEP_REPORT, LAST_ATTEMPT, counted
 
 MAX_UNCONFIRMED = 20
 """Deliveries that nobody confirmed, after which a message is given up: nothing that takes it ever answers for it."""
@@ -48,32 +48,26 @@ returned as (
             when {_GIVEN_UP} then 'Max retries exceeded'
             else format('Lease expired - retry %s/%s', message.attempt_count + 1, coalesce(message.max_attempts, queue.max_attempts))
         end,
-        attempt_count = least(message.attempt_count, 2147483647 - {_RAN_OUT}) + {_RAN_OUT},
-        expired_count = least(message.expired_count, 2147483647 - {_RAN_OUT}) + {_RAN_OUT},
-        unconfirmed_count = least(message.unconfirmed_count, 2147483647 - {_UNCONFIRMED}) + {_UNCONFIRMED},
+        {counted("attempt_count", _RAN_OUT)}, {counted("expired_count", _RAN_OUT)}, {counted("unconfirmed_count", _UNCONFIRMED)},
         {KEEP_REPORT}
     from ended
     join queue on queue.id = ended.queue_id
     where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-    returning ended.*, message.status = 'failed' as given_up, message.attempt_count,
+    returning ended.*, message.status, message.attempt_count,
               coalesce(message.max_attempts, queue.max_attempts) as max_attempts
 ),
 noted as (
     insert into checkpoint (shard, message_id, generation, kind, facts)
     select shard, message_id, generation, case when unconfirmed then 'unconfirmed' else 'lease_expired' end,
-           json_build_object(
-               'error', case when unconfirmed then 'Delivery was not confirmed' else 'Lease expired' end,
-               'retry_count', attempt_count, 'max_retries', max_attempts, 'will_retry', not given_up,
-               'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
-           )
+           json_build_object('error', case when unconfirmed then 'Delivery was not confirmed' else 'Lease expired' end, {ATTEMPT_FACTS})
     from returned
     on conflict do nothing
 )
 select
     (select count(*) from due) as looked_at,
     count(*) as expired,
-    count(*) filter (where given_up) as given_up,
-    coalesce(array_agg(distinct queue_id) filter (where not given_up), array[]::bigint[]) as ready_queues,
+    count(*) filter (where status = 'failed') as given_up,
+    coalesce(array_agg(distinct queue_id) filter (where status <> 'failed'), array[]::bigint[]) as ready_queues,
     coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
 from returned
 """  # noqa: S608 - constant fragments

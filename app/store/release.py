@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 
 from app.store.database import Pool, fetch
-from app.store.settle import KEEP_REPORT, Settled, explain, verdicts_of
+from app.store.settle import KEEP_REPORT, Settled, counted, explain, verdicts_of
 
 RELEASE = f"""
--- Locks: the leases named, in id order; their messages, which only a lease's holder can await.
+-- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
 -- Index: lease_pkey, message_pkey.
 with asked as materialized (
     select * from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation) order by message_id
@@ -29,7 +29,7 @@ ended as (
 )
 update message
 set status = 'pending', available_at = now(), ended_by = 'released',
-    released_count = least(message.released_count, 2147483646) + 1, {KEEP_REPORT}
+    {counted("released_count")}, {KEEP_REPORT}
 from ended
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
 returning message.id as message_id, message.generation, 'released' as fate, message.queue_id as ready_queue

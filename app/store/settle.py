@@ -3,22 +3,19 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from app.leases.outcomes import REPORT_KEPT
+from app.leases.outcomes import REPORT_KEPT, Fate
 from app.store.database import Pool, Row, fetch
-from app.store.fate import fates_of
-
-LeaseKey = tuple[int, int]
-"""A lease within its shard: message id and generation."""
+from app.store.fate import LeaseKey, fates_of
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """How the lease ended, whether by this call or before it, in the words of `app.leases.outcomes`.
+    """How the lease ended, whether by this call or before it.
 
     `ready_queue` is the queue that got its message back as ready, by this call.
     """
 
-    fate: str
+    fate: Fate
     ready_queue: int | None = None
 
 
@@ -32,10 +29,21 @@ order by report.message_id
 on conflict do nothing
 """
 
-# How far a lease's last report goes with its message, and its attempt is counted. Counters saturate (design rule 10).
+# The lease's last report goes with its message.
 KEEP_REPORT = "progress = coalesce(ended.progress, message.progress), detail = coalesce(ended.detail, message.detail)"
-ONE_MORE_ATTEMPT = "attempt_count = least(message.attempt_count, 2147483646) + 1"
+
 LAST_ATTEMPT = "least(message.attempt_count, 2147483646) + 1 >= coalesce(message.max_attempts, queue.max_attempts)"
+
+# What a checkpoint says of an attempt that ended (seed 003): reads from a row with the columns of the lease and of the message after it.
+ATTEMPT_FACTS = """
+    'retry_count', attempt_count, 'max_retries', max_attempts, 'will_retry', status <> 'failed',
+    'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
+"""
+
+
+def counted(counter: str, by: str = "1") -> str:
+    """Set a counter of the message one higher, or by an SQL number that is 0 or 1; it saturates (design rule 10)."""
+    return f"{counter} = least(message.{counter}, 2147483647 - {by}) + {by}"
 
 
 def verdicts_of(rows: Iterable[Row]) -> dict[LeaseKey, Settled]:

@@ -8,6 +8,7 @@ from typing import TypeVar
 import structlog
 
 from app.leases import outcomes
+from app.leases.outcomes import Fate
 from app.store.ack import Ack, ack
 from app.store.alarm import Alarm
 from app.store.beat import Beat, Beaten, beat
@@ -133,7 +134,7 @@ class Store:
         return await next_due(self._pool, shard, aside)
 
     def _note_settled(
-        self, verb: str, words: Mapping[str, str], verdicts: list[Settled | RowFaultError], delays: Iterable[float] = ()
+        self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError], delays: Iterable[float] = ()
     ) -> list[Settled | RowFaultError]:
         settled = [verdict for verdict in verdicts if isinstance(verdict, Settled)]
         self.tally.settles.update((verb, words[verdict.fate]) for verdict in settled)
