@@ -12,6 +12,7 @@ import structlog
 import typer
 import uvicorn
 from fastapi import FastAPI
+from pydantic import ValidationError
 
 from app import embedded, logs
 from app.main import create_app
@@ -102,8 +103,16 @@ def _database(settings: Settings) -> Iterator[str]:
         yield settings.database_url.get_secret_value()
         return
     with embedded.running(settings.data_dir / "postgres", settings.postgres_bin) as postgres:
+        postgres.keep_running()
         yield postgres.url
 
 
 def main() -> None:
-    cli()
+    """Run the command line; what is wrong with the settings or the embedded Postgres is said in a line."""
+    try:
+        cli()
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors(include_input=False))
+        sys.exit(f"leasebeat-server: a setting is wrong: {problems}")
+    except embedded.EmbeddedPostgresError as error:
+        sys.exit(f"leasebeat-server: {error}")

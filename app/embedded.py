@@ -15,14 +15,20 @@ import socket
 import stat
 import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
+import structlog
+
 _USER = "leasebeat_postgres"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
+_RESTART_S = 0.5
+
+log = structlog.get_logger(__name__)
 
 
 class EmbeddedPostgresError(RuntimeError):
@@ -41,6 +47,8 @@ class EmbeddedPostgres:
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
         self._sockets: str | None = None
+        self._changing = threading.Lock()  # held to start or stop the process
+        self._stopped = threading.Event()
 
     @property
     def url(self) -> str:
@@ -63,6 +71,7 @@ class EmbeddedPostgres:
 
         """
         self._own_directory()
+        self._stopped.clear()
         try:
             if not self.data.exists():
                 self._initialize()
@@ -74,16 +83,35 @@ class EmbeddedPostgres:
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Stop Postgres (`SIGINT`: at once and cleanly; `SIGQUIT`: as in a crash) and give up the directory."""
-        if self._process and self._process.poll() is None:
-            self._process.send_signal(how)
-            self._process.wait(_STOP_TIMEOUT_S)
-        self._process = None
+        self._stopped.set()
+        with self._changing:
+            if self._process and self._process.poll() is None:
+                self._process.send_signal(how)
+                self._process.wait(_STOP_TIMEOUT_S)
+            self._process = None
         if self._sockets:
             shutil.rmtree(self._sockets, ignore_errors=True)
             self._sockets = None
         if self._lock:
             self._lock.close()
             self._lock = None
+
+    def keep_running(self) -> None:
+        """Start Postgres anew, from now on, whenever it ends without having been stopped."""
+        threading.Thread(target=self._restart_when_gone, name="embedded Postgres", daemon=True).start()
+
+    def _restart_when_gone(self) -> None:
+        while (process := self._process) and not self._stopped.is_set():
+            process.wait()
+            with self._changing:
+                if self._stopped.is_set():
+                    return
+                log.error("the embedded Postgres has ended; starting it anew", status=process.returncode)
+                try:
+                    self._launch()
+                except EmbeddedPostgresError as error:
+                    log.error("the embedded Postgres does not start", reason=str(error))  # its old processes may not be gone yet
+            self._stopped.wait(_RESTART_S)
 
     def _initialize(self) -> None:
         """Make the data directory under another name first, so that one that is half made is never taken for a whole one."""

@@ -73,6 +73,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
         telemetry=telemetry.for_fastapi(),
         generate_unique_id_function=operation_id,
     )

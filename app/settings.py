@@ -2,8 +2,10 @@
 
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -37,3 +39,28 @@ class Settings(BaseSettings):
     queue_limit: int = Field(
         default=20_000, ge=1, description="Calls of one kind that may wait for the database; one more is answered 503."
     )
+
+    @field_validator("database_url")
+    @classmethod
+    def _is_postgres(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            _check_url(url.get_secret_value())
+        return url
+
+    @field_validator("postgres_bin")
+    @classmethod
+    def _has_programs(cls, folder: Path | None) -> Path | None:
+        if folder is not None and not (folder / "postgres").exists():
+            raise PydanticCustomError("no_programs", "there is no program `postgres` in this folder")
+        return folder
+
+
+def _check_url(url: str) -> None:
+    """Refuse what is no Postgres URL, without repeating it: it may hold a password."""
+    try:
+        parts = urlsplit(url)
+        parts.port  # noqa: B018 - reading it checks it
+    except ValueError as error:
+        raise PydanticCustomError("not_a_url", "it is not a URL") from error
+    if parts.scheme.partition("+")[0] not in {"postgresql", "postgres"}:
+        raise PydanticCustomError("not_postgres", "it must begin with postgresql://")

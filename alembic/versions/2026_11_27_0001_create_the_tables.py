@@ -50,7 +50,7 @@ def upgrade() -> None:
     op.create_index(
         "lease_claim",
         "lease",
-        ["shard", "queue_id", "claim_id", "claim_slot"],
+        ["shard", "queue_id", "worker_id", "claim_id", "claim_slot"],
         unique=True,
         postgresql_where=sa.text("claim_id is not null"),
     )

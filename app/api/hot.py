@@ -62,9 +62,13 @@ def _body_model(endpoint: Callable[..., Any]) -> type[Wire]:
 
 def _require_json(request: Request) -> None:
     # A browser sends other types across origins without asking first, so they must not reach a service on loopback.
-    content_type = request.headers.get("content-type", "")
-    if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise ProblemError(415, "unsupported-media-type", "The body must be JSON", "Send it with Content-Type: application/json.")
+    content_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
+    if content_type.strip() != "application/json":
+        raise _unsupported("Send it with Content-Type: application/json.")
+    if "charset" in parameters and "utf-8" not in parameters:
+        raise _unsupported("Send it in UTF-8.")
+    if request.headers.get("content-encoding", "identity") != "identity":
+        raise _unsupported("Send it without Content-Encoding.")
 
 
 async def _read_body(request: Request) -> bytearray:
@@ -82,6 +86,10 @@ async def _read_body(request: Request) -> bytearray:
             raise _too_large()
         if not message.get("more_body", False):
             return body
+
+
+def _unsupported(detail: str) -> ProblemError:
+    return ProblemError(415, "unsupported-media-type", "The body must be plain JSON", detail)
 
 
 def _too_large() -> ProblemError:

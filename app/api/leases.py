@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from functools import partial
 from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -20,7 +19,9 @@ from app.store.ack import Ack
 from app.store.beat import Beat, Beaten
 from app.store.claim import Claim
 from app.store.faults import RowFaultError
+from app.store.line import Claimed
 from app.store.nack import Nack
+from app.store.queues import QueueGoneError
 from app.store.release import Release
 from app.store.settle import Settled
 
@@ -47,8 +48,7 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     service = service_of(request)
     receipts = service.receipts
     wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id)
-    found = await service.queue_named(queue)
-    claimed = await unless_gone(request, service.store.claim(found, wanted, body.wait), partial(service.store.give_back, found))
+    claimed = await unless_gone(request, _claim(service, queue, wanted, body.wait), service.store.give_back)
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]
@@ -130,6 +130,22 @@ async def list_leases(
         queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1
     )
     return json_response(page([active_lease_view(row) for row in rows], limit, "message_id"))
+
+
+async def _claim(service: Service, name: str, wanted: Claim, wait: float) -> Claimed:
+    """Claim from the queue of this name; if it is deleted meanwhile, from its successor.
+
+    Raises:
+        ProblemError: 404, there is none, or no more.
+
+    """
+    until = time.monotonic() + wait
+    queue = await service.queue_named(name)
+    while True:
+        try:
+            return await service.store.claim(queue, wanted, max(0.0, until - time.monotonic()))
+        except QueueGoneError:
+            queue = await service.queue_named(name, fresh=True)
 
 
 async def _for_each(

@@ -64,7 +64,7 @@ async def delete_queue(
     if queue == DEFAULT_QUEUE:
         raise ProblemError(409, "queue-protected", "The queue cannot be deleted", f"The queue {DEFAULT_QUEUE!r} always exists.")
     try:
-        deleted = await service_of(request).store.queues.delete(queue, force=force)
+        deleted = await service_of(request).store.delete_queue(queue, force=force)
     except QueueNotEmptyError as error:
         detail = f"The queue {queue!r} has messages. Add ?force=true to delete them with it."
         raise ProblemError(409, "queue-not-empty", "The queue is not empty", detail) from error

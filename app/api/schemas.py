@@ -109,7 +109,7 @@ class MessageFacts(Wire):
 
     id: str = Field(description="The message's id.", examples=["42"])
     queue: str = Field(description="The queue it is in.", examples=["default"])
-    body: Any = Field(description="The work, as it was sent.", examples=[{"file": "a.wav"}])
+    body: Any = Field(description="The work: equal to what was sent, as far as 64-bit floats go.", examples=[{"file": "a.wav"}])
     headers: dict[str, str] = Field(description="The headers it was sent with.", examples=[{"lang": "en"}])
     priority: int = Field(description="Higher is leased first.", examples=[0])
     fairness_key: str = Field(description="The tenant or flow it belongs to.", examples=["tenant-a"])
@@ -178,7 +178,7 @@ class ClaimRequest(Wire):
     )
     claim_id: f.ClaimId | None = Field(
         None,
-        description="A name for this call. Repeating it returns the same leases while they live, so a lost answer loses nothing.",
+        description="The worker's name for this call. Repeating it returns the same leases while they live: a lost answer loses nothing.",
         examples=["5f0c2f3a"],
     )
     confirm_within: f.LeaseSeconds | None = Field(
@@ -246,7 +246,9 @@ class BeatResult(Wire):
     )
     expires_at: datetime | None = Field(description="When the lease expires. Null if it is gone.", examples=[EXAMPLE_MOMENT])
     expires_in: float | None = Field(description="Seconds until the lease expires. Null if it is gone.", examples=[300.0])
-    next_beat_in: float | None = Field(description="Seconds until a beat can extend again. Null if the lease is gone.", examples=[60.0])
+    next_beat_in: float | None = Field(
+        description="Seconds until a beat can extend again; the rest of the lease if none can. Null if it is gone.", examples=[60.0]
+    )
 
 
 class BeatResponse(Wire):

@@ -31,17 +31,19 @@ measured as (
         make_interval(secs => queue.beat_interval) as beat_interval,
         now() + make_interval(secs => queue.extension) as extension_end,
         now() + make_interval(secs => held.confirm_timeout) as confirmation_end,
-        queue.extension_enabled and held.expires_at < held.deadline
-            and (held.extended_at is null
-                 or now() >= held.extended_at + make_interval(secs => queue.beat_interval)
-                 or held.expires_at - now() < make_interval(secs => queue.beat_interval)) as due,
+        queue.extension_enabled and held.expires_at < held.deadline as extendable,
+        held.extended_at is null
+            or now() >= held.extended_at + make_interval(secs => queue.beat_interval)
+            or held.expires_at - now() < make_interval(secs => queue.beat_interval) as due,
         not queue.progress_required or coalesce(held.progress > held.extended_progress, held.progress is not null) as progressed
     from held
     join queue on queue.id = held.queue_id
 ),
 judged as materialized (
     select *, progress is not null or detail is not null or confirm_timeout is not null as brings_news,
-        case when expires_at <= now() then 'expired' when not due then 'held' when progressed then 'extended' else 'stalled' end as status
+        case
+            when expires_at <= now() then 'expired' when not (extendable and due) then 'held' when progressed then 'extended' else 'stalled'
+        end as status
     from measured
 ),
 beaten as (
@@ -61,20 +63,23 @@ beaten as (
     from judged
     where lease.shard = judged.shard and lease.message_id = judged.message_id
       and (judged.status = 'extended' or judged.status in ('held', 'stalled') and judged.brings_news)
-    returning judged.message_id, judged.generation, judged.status, judged.beat_interval, lease.expires_at, lease.extended_at
+    returning judged.message_id, judged.generation, judged.status, judged.beat_interval,
+              judged.extendable and lease.expires_at < lease.deadline,
+              lease.expires_at, lease.extended_at
 ),
-answer as (
+answer(message_id, generation, status, beat_interval, extendable, expires_at, extended_at) as (
     select * from beaten
     union all
-    select message_id, generation, status, beat_interval, expires_at, coalesce(extended_at, now())
+    select message_id, generation, status, beat_interval, extendable, expires_at, coalesce(extended_at, now())
     from judged
     where status = 'expired' or status in ('held', 'stalled') and not brings_news
 )
 select
     message_id, generation, status, expires_at,
     extract(epoch from expires_at - now())::float8 as expires_in,
-    case status
-        when 'stalled' then 0
+    case
+        when status = 'stalled' then 0
+        when not extendable then extract(epoch from expires_at - now())::float8
         else greatest(0, extract(epoch from least(extended_at + beat_interval, expires_at - beat_interval) - now()))::float8
     end as next_beat_in
 from answer
@@ -125,7 +130,7 @@ def _verdict(status: str, expires_at: datetime, expires_in: float, next_beat_in:
 
 
 def _merge(beats: list[Beat]) -> dict[LeaseKey, Beat]:
-    """Make one beat of all that came for one lease: the furthest progress, the newest detail."""
+    """Make one beat of all that came for one lease."""
     merged: dict[LeaseKey, Beat] = {}
     for each in beats:
         lease = (each.message_id, each.generation)
@@ -135,8 +140,13 @@ def _merge(beats: list[Beat]) -> dict[LeaseKey, Beat]:
 
 
 def _join(earlier: Beat, later: Beat) -> Beat:
-    reported = [beat.progress for beat in (earlier, later) if beat.progress is not None]
-    return replace(later, progress=max(reported, default=None), detail=later.detail or earlier.detail)
+    """Keep the beat that got further, the later one if both got as far, and what only the other one says."""
+    behind, ahead = (later, earlier) if _reach(earlier) > _reach(later) else (earlier, later)
+    return replace(ahead, progress=behind.progress if ahead.progress is None else ahead.progress, detail=ahead.detail or behind.detail)
+
+
+def _reach(beat: Beat) -> int:
+    return -1 if beat.progress is None else beat.progress
 
 
 def _spread(beats: list[Beat], verdicts: dict[LeaseKey, Beaten]) -> list[Beaten]:

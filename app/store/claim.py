@@ -115,26 +115,33 @@ REPEATED = """
 -- Locks: none.
 -- Index: lease_claim, message_pkey, queue_pkey.
 select
-    lease.claim_id,
+    lease.worker_id, lease.claim_id,
     lease.shard, lease.message_id, lease.generation, lease.expires_at,
     extract(epoch from lease.expires_at - now())::float8 as expires_in,
     extract(epoch from lease.deadline - now())::float8 as deadline_in,
     queue.beat_interval, queue.extension,
     message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
     message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.progress, message.detail
-from (select distinct unnest($2::text[]) as claim_id) as asked
+from (select distinct * from unnest($2::text[], $3::text[]) as asked(worker_id, claim_id)) as asked
 cross join lateral (
-    select * from lease where lease.shard = $1 and lease.claim_id = asked.claim_id and lease.queue_id = $3 and lease.expires_at > now()
+    select *
+    from lease
+    where lease.shard = $1 and lease.queue_id = $4 and lease.worker_id = asked.worker_id and lease.claim_id = asked.claim_id
+      and lease.expires_at > now()
     offset 0  -- looked up once per claim id, never the other way round
 ) as lease
 join message on message.shard = lease.shard and message.id = lease.message_id
 join queue on queue.id = lease.queue_id
-order by lease.claim_id, lease.claim_slot
+order by lease.worker_id, lease.claim_id, lease.claim_slot
 """
 
 
 _MAX_ROUNDS = 16
 """Statements that one batch may take: keys that ran dry leave slots for a next round. What is left then waits for the next wake-up."""
+
+
+ClaimName = tuple[str, str]
+"""What a call that may be repeated is known by: its worker and its claim id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +153,10 @@ class Claim:
     visibility_timeout: float | None = None
     confirm_within: float | None = None
     claim_id: str | None = None
+
+    @property
+    def name(self) -> ClaimName | None:
+        return None if self.claim_id is None else (self.worker_id, self.claim_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,9 +246,9 @@ def _more_may_be_ready(visits: list[Visit], wanted: int, left: int) -> bool:
     return len(visits) >= wanted - left or any(visit.taken == visit.allowance for visit in visits)
 
 
-async def repeated(pool: Pool, shard: int, queue_id: int, claim_ids: list[str]) -> dict[str, list[GrantedLease]]:
-    """Return the living leases that were granted under these claim ids before."""
-    found: dict[str, list[GrantedLease]] = {}
-    for row in await fetch(pool, REPEATED, shard, claim_ids, queue_id):
-        found.setdefault(row["claim_id"], []).append(GrantedLease(*row[1:]))
+async def repeated(pool: Pool, shard: int, queue_id: int, names: Collection[ClaimName]) -> dict[ClaimName, list[GrantedLease]]:
+    """Return the living leases that were granted to calls of these names before."""
+    found: dict[ClaimName, list[GrantedLease]] = {}
+    for row in await fetch(pool, REPEATED, shard, [worker for worker, _ in names], [claim for _, claim in names], queue_id):
+        found.setdefault((row["worker_id"], row["claim_id"]), []).append(GrantedLease(*row[2:]))
     return found

@@ -15,9 +15,10 @@ import structlog
 
 from app.leases.rotation import Rotation
 from app.store.aside import Aside
-from app.store.claim import Claim, GrantedLease, claim, first_ready, repeated
+from app.store.claim import Claim, ClaimName, GrantedLease, claim, first_ready, repeated
 from app.store.database import Pool
-from app.store.queues import QueueRef
+from app.store.faults import UnavailableError
+from app.store.queues import QueueGoneError, QueueRef, exists
 
 _BATCH_SLOTS = 1000
 _REMEMBERED_CLAIMS = 1000
@@ -30,17 +31,19 @@ class Claimed:
     """The answer to a claim.
 
     `tried_at` is the moment (monotonic, in seconds) that the leases' times are at least as late as. `repeated` tells that an earlier
-    call with the same claim id was granted them.
+    call of the same name was granted them.
     """
 
+    queue: QueueRef
     leases: list[GrantedLease]
     tried_at: float
-    claim_id: str | None = None
+    name: ClaimName | None = None
     repeated: bool = False
 
 
 @dataclass(slots=True, eq=False)
 class _Caller:
+    queue: QueueRef
     claim: Claim
     patient: bool
     tried_at: float = field(default_factory=time.monotonic)
@@ -55,10 +58,10 @@ class _Caller:
 
     def send_away(self) -> None:
         if not self.answer.done():
-            self.answer.set_result(Claimed([], self.tried_at))
+            self.answer.set_result(Claimed(self.queue, [], self.tried_at))
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool) -> Claimed:
-        return Claimed(leases, self.tried_at, self.claim.claim_id, repeated)
+        return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +86,10 @@ class Line:
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
         self._turn = asyncio.Lock()  # leases are granted, or given back, but never both at once
-        self._inherited: deque[str] = deque(maxlen=_REMEMBERED_CLAIMS)  # claim ids whose leases a repeated call has got
+        self._inherited: deque[ClaimName] = deque(maxlen=_REMEMBERED_CLAIMS)  # calls whose leases a repeated one has got
 
     async def stand(self, wanted: Claim, wait: float) -> Claimed:
-        caller = _Caller(wanted, patient=wait > 0)
+        caller = _Caller(self._queue, wanted, patient=wait > 0)
         self.callers.append(caller)
         self.wake()
         if self._server is None:
@@ -107,7 +110,7 @@ class Line:
         if claimed.repeated or not claimed.leases:
             return
         async with self._turn:
-            if claimed.claim_id not in self._inherited:
+            if claimed.name not in self._inherited:
                 await self._serving.release(claimed.leases)
 
     def wake(self) -> None:
@@ -125,11 +128,26 @@ class Line:
                 all_served = await self._serve_batch()
                 self.callers = deque(caller for caller in self.callers if not caller.answer.done())
                 if self.callers and not all_served:
+                    await self._make_sure_of_the_queue()
                     await self._nap()
         finally:
             self._server = None
 
+    async def _make_sure_of_the_queue(self) -> None:
+        """Tell everybody if the queue has been deleted: they would wait in vain."""
+        try:
+            if await exists(self._serving.pool, self._queue.id):
+                return
+        except UnavailableError:
+            return  # the next look at the queue finds that out too, and answers for it
+        while self.callers:
+            caller = self.callers.popleft()
+            if not caller.answer.done():
+                caller.answer.set_exception(QueueGoneError(self._queue.name))
+
     async def _nap(self) -> None:
+        if not self.callers:
+            return
         try:
             await asyncio.wait_for(self._woken.wait(), self._serving.poll)
         except TimeoutError:
@@ -160,12 +178,12 @@ class Line:
         return False
 
     def _head(self) -> list[_Caller]:
-        """Take callers in hand, as many as one statement serves. Of several with one claim id, one: the others will find its leases."""
+        """Take callers in hand, as many as one statement serves. Of several with one name, one: the others will find its leases."""
         batch: list[_Caller] = []
-        claim_ids: set[str] = set()
+        names: set[ClaimName] = set()
         slots = 0
         for caller in self.callers:
-            if caller.answer.done() or caller.claim.claim_id in claim_ids:
+            if caller.answer.done() or caller.claim.name in names:
                 continue
             if batch and slots + caller.claim.max_messages > _BATCH_SLOTS:
                 break
@@ -173,8 +191,8 @@ class Line:
             caller.tried_at = time.monotonic()
             batch.append(caller)
             slots += caller.claim.max_messages
-            if caller.claim.claim_id:
-                claim_ids.add(caller.claim.claim_id)
+            if caller.claim.name:
+                names.add(caller.claim.name)
         return batch
 
     async def _answer(self, caller: _Caller, claimed: Claimed) -> None:
@@ -193,17 +211,17 @@ class Line:
     async def _grant_together(self, batch: list[_Caller]) -> list[Claimed]:
         """Grant leases, to those whose claim id has leases already the same ones."""
         pool, shard, queue_id = self._serving.pool, self._queue.shard, self._queue.id
-        claim_ids = [caller.claim.claim_id for caller in batch if caller.claim.claim_id]
-        known = await repeated(pool, shard, queue_id, claim_ids) if claim_ids else {}
+        names = [caller.claim.name for caller in batch if caller.claim.name]
+        known = await repeated(pool, shard, queue_id, names) if names else {}
         self._inherited.extend(known)
-        fresh = [caller.claim for caller in batch if caller.claim.claim_id not in known]
+        fresh = [caller.claim for caller in batch if caller.claim.name not in known]
         granted = await claim(pool, shard, queue_id, self._rotation, fresh, self._aside.ids()) if fresh else []
         if leases := [lease for each in granted for lease in each]:
             self._serving.on_granted(leases)
         fresh_leases = iter(granted)
         return [
-            caller.claimed(known[caller.claim.claim_id], repeated=True)
-            if caller.claim.claim_id in known
+            caller.claimed(known[caller.claim.name], repeated=True)
+            if caller.claim.name in known
             else caller.claimed(next(fresh_leases), repeated=False)
             for caller in batch
         ]

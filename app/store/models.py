@@ -122,7 +122,16 @@ class Lease(SQLModel, table=True):
 
     __table_args__ = (
         Index("lease_check", "shard", "check_at"),
-        Index("lease_claim", "shard", "queue_id", "claim_id", "claim_slot", unique=True, postgresql_where=text("claim_id is not null")),
+        Index(
+            "lease_claim",
+            "shard",
+            "queue_id",
+            "worker_id",
+            "claim_id",
+            "claim_slot",
+            unique=True,
+            postgresql_where=text("claim_id is not null"),
+        ),
     )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))

@@ -23,13 +23,14 @@ class Parking:
 
         Raises:
             UnavailableError: Postgres did not answer.
+            QueueGoneError: the queue has been deleted while the call waited.
 
         """
         return await self._line(queue).stand(wanted, 0 if self._closed else wait)
 
-    async def give_back(self, queue: QueueRef, claimed: Claimed) -> None:
+    async def give_back(self, claimed: Claimed) -> None:
         """Release leases that nobody was there to take."""
-        await self._line(queue).give_back(claimed)
+        await self._line(claimed.queue).give_back(claimed)
 
     def wake(self, queue_ids: Iterable[int]) -> None:
         """Serve the lines of these queues: they may have ready messages."""

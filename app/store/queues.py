@@ -5,11 +5,12 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, exists, func, literal_column
+from sqlalchemy import delete, func, literal_column
+from sqlalchemy import exists as any_row
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, select
 
-from app.store.database import Database, fetch, session
+from app.store.database import Database, Pool, fetch, session
 from app.store.models import DeletedQueue, Lease, Message, Queue
 
 DEFAULT_QUEUE = "default"
@@ -19,8 +20,17 @@ _LOOK_UP = """
 select id, shard, name from queue where name = $1
 """
 
+_EXISTS = """
+-- Locks: none. Index: queue_pkey.
+select exists (select from queue where id = $1) as there
+"""
+
 _TRUST_S = 1.0
 _MOST_KNOWN = 10_000
+
+
+class QueueGoneError(Exception):
+    """The queue has been deleted under the call."""
 
 
 class QueueNotEmptyError(Exception):
@@ -34,6 +44,12 @@ class QueueRef:
     id: int
     shard: int
     name: str
+
+
+async def exists(pool: Pool, queue_id: int) -> bool:
+    (row,) = await fetch(pool, _EXISTS, queue_id)
+    there: bool = row["there"]
+    return there
 
 
 class Queues:
@@ -88,8 +104,8 @@ class Queues:
         async with session(self._database) as opened:
             return list((await opened.exec(select(Queue).where(Queue.name > after).order_by(col(Queue.name)).limit(limit))).all())
 
-    async def delete(self, name: str, *, force: bool) -> bool:
-        """Delete the queue, and leave its messages to be removed in small batches. Returns False if there is none of this name.
+    async def delete(self, name: str, *, force: bool) -> int | None:
+        """Delete the queue, and leave its messages to be removed in small batches. Returns its id, or None.
 
         Raises:
             QueueNotEmptyError: it has messages, and `force` is not given.
@@ -99,9 +115,9 @@ class Queues:
             # Waits for the sends that are under way, and keeps later ones out, so that no message is left without its queue.
             queue = (await opened.exec(select(Queue).where(Queue.name == name).with_for_update())).one_or_none()
             if queue is None:
-                return False
+                return None
             mine = (col(Message.shard) == queue.shard, col(Message.queue_id) == queue.id)
-            if not force and (await opened.exec(select(exists().where(*mine, col(Message.status) != "")))).one():
+            if not force and (await opened.exec(select(any_row().where(*mine, col(Message.status) != "")))).one():
                 raise QueueNotEmptyError(name)
             held = (col(Lease.shard) == queue.shard, col(Lease.queue_id) == queue.id)
             await opened.exec(select(Lease.message_id).where(*held).order_by(col(Lease.message_id)).with_for_update())
@@ -110,4 +126,4 @@ class Queues:
             await opened.delete(queue)
             await opened.commit()
         self._known.pop(name, None)
-        return True
+        return queue.id

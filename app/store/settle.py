@@ -20,13 +20,14 @@ class Settled:
 
 
 _REPORT = """
--- Locks: none but its own new rows, which nobody waits for.
--- Index: checkpoint_pkey. A report that is repeated is kept once.
+-- Locks: its own rows, in id order.
+-- Index: checkpoint_pkey. A report that is repeated is kept once; a result takes the place of an error.
 insert into checkpoint (shard, message_id, generation, kind, facts)
 select $1, report.message_id, report.generation, 'late_report', report.facts
 from unnest($2::bigint[], $3::bigint[], $4::json[]) as report(message_id, generation, facts)
 order by report.message_id
-on conflict do nothing
+on conflict (shard, message_id, generation, kind) do update set facts = excluded.facts
+where checkpoint.facts ->> 'verb' = 'nack' and excluded.facts ->> 'verb' = 'ack'
 """
 
 # The lease's last report goes with its message.

@@ -84,9 +84,21 @@ class Store:
         """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late."""
         return await self.parking.claim(queue, wanted, wait)
 
-    async def give_back(self, queue: QueueRef, claimed: Claimed) -> None:
+    async def give_back(self, claimed: Claimed) -> None:
         """Release leases that nobody was there to take."""
-        await self.parking.give_back(queue, claimed)
+        await self.parking.give_back(claimed)
+
+    async def delete_queue(self, name: str, *, force: bool) -> bool:
+        """Delete a queue, and tell those who wait for its messages. Returns whether there was one.
+
+        Raises:
+            QueueNotEmptyError: it has messages, and `force` is not given.
+
+        """
+        queue_id = await self.queues.delete(name, force=force)
+        if queue_id is not None:
+            self.wakeups.ready([queue_id])
+        return queue_id is not None
 
     async def beat(self, beats: Sequence[tuple[int, Beat]]) -> list[Beaten | RowFaultError]:
         verdicts = await _submit(self._beat, beats)

@@ -1,13 +1,19 @@
 """Faults that touch one row, one caller or one queue stay there."""
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import asyncpg
 import pytest
 from harness.api import Api
+from harness.metrics import value
 from harness.postgres import execute, number
 from harness.server import Server
 from harness.wait import until
@@ -166,3 +172,99 @@ async def test_a_due_lease_in_another_sessions_hands_does_not_make_the_timer_spi
     finally:
         await connection.close()
     assert server.api.claim_one("default", wait=5)["generation"] == 2
+
+
+@pytest.mark.rule(11)
+def test_a_claim_parked_on_a_queue_that_is_deleted_hears_of_it_or_goes_on_with_its_successor(api: Api, queue: str) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.client.post, f"/queues/{queue}/leases", json={"worker_id": "w", "wait": 30})
+        until(lambda: value(api, "leasebeat_parked_claims") >= 1)
+        api.call("DELETE", f"/queues/{queue}?force=true", expect=204)
+        assert (waiting.result().status_code, waiting.result().json()["code"]) == (404, "queue-not-found")
+    for turn in range(2):
+        name = f"{queue}-{turn}"
+        api.put_queue(name)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(api.client.post, f"/queues/{name}/leases", json={"worker_id": "w", "wait": 30})
+            until(lambda: value(api, "leasebeat_parked_claims") >= 1)
+            api.call("DELETE", f"/queues/{name}?force=true", expect=204)
+            api.put_queue(name)
+            api.send(name, turn)
+            answer = waiting.result()
+        assert answer.status_code in {200, 404}
+        if answer.status_code == 200:
+            assert [lease["message"]["body"] for lease in answer.json()["leases"]] == [turn]
+        api.call("DELETE", f"/queues/{name}?force=true", expect=204)
+
+
+@pytest.mark.rule(2, 14)
+def test_a_claim_id_is_its_workers_own(api: Api, queue: str) -> None:
+    api.send(queue, "one", "two")
+    alice, bob = (api.claim_one(queue, worker, claim_id="1") for worker in ("alice", "bob"))
+    assert alice["receipt"] != bob["receipt"]
+    assert api.claim_one(queue, "alice", claim_id="1")["receipt"] == alice["receipt"]
+
+
+@pytest.mark.scar(1)
+@pytest.mark.rule(6)
+def test_a_stale_workers_result_outlasts_its_error(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    stale = api.claim_one(queue, visibility_timeout=0.05)["receipt"]
+    assert api.claim_one(queue, wait=5)["generation"] == 2
+    reports = []
+    for verb, report in ((api.nack, {"error": "E"}), (api.ack, {"output": "PRECIOUS"}), (api.nack, {"error": "F"})):
+        assert verb(stale, **report)[0]["status"] == "lost"
+        reports.append([each["facts"] for each in api.checkpoints(message_id) if each["kind"] == "late_report"])
+    assert reports[0] == [{"verb": "nack", "error": "E"}]
+    assert reports[1] == reports[2] == [{"verb": "ack", "output": "PRECIOUS"}]
+
+
+@pytest.mark.rule(5)
+@pytest.mark.parametrize("config", [{"extension_enabled": False}, {"max_lease": 10}])
+def test_where_no_beat_can_extend_the_next_one_is_not_asked_for(api: Api, queue: str, config: dict[str, object]) -> None:
+    api.put_queue(queue, beat_interval=0, **config)
+    api.send(queue, "work")
+    receipt = api.claim_one(queue)["receipt"]
+    for _ in range(2):
+        (beat,) = api.beat(receipt)
+        assert beat["next_beat_in"] > 9
+
+
+def test_beats_that_share_a_statement_keep_the_detail_of_the_furthest(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    receipt = api.claim_one(queue)["receipt"]
+    beats = [{"receipt": receipt, "progress": progress, "detail": progress} for progress in (5, 3, 9, 1)]
+    api.call("POST", "/beat", {"leases": beats})
+    message = api.message(message_id)
+    assert (message["progress"], message["detail"]) == (9, 9)
+
+
+@pytest.mark.rule(7, 8)
+def test_the_embedded_postgres_is_started_anew_when_it_dies(tmp_path: Path) -> None:
+    with Server(None, data_dir=tmp_path) as server:
+        server.api.send("default", "kept")
+        pid = int((tmp_path / "postgres" / "postmaster.pid").read_text().split()[0])
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: not server.ready)
+        until(lambda: server.ready, timeout=60)
+        assert server.api.claim_one("default", wait=5)["message"]["body"] == "kept"
+        assert server.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "setting"),
+    [
+        ("DATABASE_URL", "mysql://u:hush@h/d"),
+        ("DATABASE_URL", "nonsense"),
+        ("DATABASE_URL", "postgresql://u:hush@[bad/x"),
+        ("LEASEBEAT_PORT", "abc"),
+        ("LEASEBEAT_POSTGRES_BIN", "/nope"),
+    ],
+)
+def test_a_wrong_setting_is_said_in_a_line_without_its_value(variable: str, setting: str) -> None:
+    command = [sys.executable, "-m", "app", "serve"]
+    done = subprocess.run(command, env={**os.environ, variable: setting}, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode != 0
+    assert done.stderr.startswith("leasebeat-server: a setting is wrong: ")
+    assert len(done.stderr.splitlines()) == 1
+    assert "hush" not in done.stderr

@@ -98,7 +98,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "nack": (NACK, (ids, ids, nothing, [0.0] * 3, [True] * 3)),
         "reclaim": (RECLAIM, (1000, [])),
         "release": (RELEASE, (ids, ids)),
-        "repeated": (REPEATED, (["a", "b", "c"], 1)),
+        "repeated": (REPEATED, (["w"] * 3, ["a", "b", "c"], 1)),
     }[verb]
     nodes = await explain(own_sql, statement, 0, *arguments)
     reads = [node for node in nodes if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
