@@ -1,6 +1,5 @@
 """Health, for the platform."""
 
-import asyncio
 from importlib.metadata import version
 from typing import Literal
 
@@ -11,7 +10,7 @@ from prometheus_client import exposition
 from app.api import schemas
 from app.api.service import service_of
 from app.store.faults import UnavailableError
-from app.store.migrations import is_behind, revision_of
+from app.store.migrations import is_behind
 
 router = APIRouter(tags=["platform"])
 
@@ -34,8 +33,7 @@ async def readyz(request: Request, response: Response) -> schemas.Readiness:
     lag = service.timer_lag()
     state: Literal["ok", "unreachable", "not-migrated"]
     try:
-        async with asyncio.timeout(_PATIENCE_S):
-            state = "not-migrated" if is_behind(await revision_of(service.database.reads), service.migrations) else "ok"
+        state = "not-migrated" if is_behind(await service.revision(_PATIENCE_S), service.migrations) else "ok"
     except (UnavailableError, TimeoutError):
         state = "unreachable"
     ready = state == "ok" and lag < _MOST_TIMER_LAG_S and service.can_issue_receipts

@@ -15,6 +15,7 @@ from app.errors import queue_not_found
 from app.leases.receipts import LeaseName, Receipts
 from app.store.database import Database, fetch
 from app.store.faults import UnavailableError
+from app.store.migrations import revision_of
 from app.store.queues import QueueRef
 from app.store.store import Store
 
@@ -37,6 +38,7 @@ class Service:
     timer_lag: Callable[[], float]
     metrics: CollectorRegistry
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    _looking: "asyncio.Task[str | None] | None" = field(default=None, repr=False)
     _receipts: Receipts | None = field(default=None, repr=False)
 
     def dismiss_soon(self) -> None:
@@ -70,6 +72,21 @@ class Service:
             except ValueError:
                 log.error("the database has no receipt key; restore the table `secret`")
             await asyncio.sleep(_RETRY_S)
+
+    async def revision(self, patience: float) -> str | None:
+        """Return the revision of the database's schema, waiting at most `patience` seconds.
+
+        All who ask while a look is under way share it: it is not cancelled, as a Postgres that hangs would not hear of that either.
+
+        Raises:
+            TimeoutError: it takes longer.
+            UnavailableError: Postgres did not answer.
+
+        """
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(revision_of(self.database.reads))
+            self._looking.add_done_callback(lambda look: look.cancelled() or look.exception())  # its failure may find nobody waiting
+        return await asyncio.wait_for(asyncio.shield(self._looking), patience)
 
     def lease_named(self, receipt: str) -> LeaseName | None:
         """Return the lease that a receipt names, or None if it names none here."""

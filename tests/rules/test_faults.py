@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import asyncpg
+import psutil
 import pytest
 from harness.api import Api
 from harness.metrics import value
@@ -247,6 +248,25 @@ def test_the_embedded_postgres_is_started_anew_when_it_dies(tmp_path: Path) -> N
         os.kill(pid, signal.SIGKILL)
         until(lambda: not server.ready)
         until(lambda: server.ready, timeout=60)
+        assert server.api.claim_one("default", wait=5)["message"]["body"] == "kept"
+        assert server.stop() == 0
+
+
+@pytest.mark.rule(7)
+def test_while_postgres_hangs_readyz_says_so_soon_and_all_goes_on_afterwards(tmp_path: Path) -> None:
+    with Server(None, data_dir=tmp_path) as server:
+        server.api.send("default", "kept")
+        postmaster = psutil.Process(int((tmp_path / "postgres" / "postmaster.pid").read_text().split()[0]))
+        hanging = [postmaster, *postmaster.children(recursive=True)]
+        for process in hanging:
+            process.suspend()
+        for _ in range(2):
+            answer = server.api.client.get("/readyz", timeout=10)
+            assert (answer.status_code, answer.json()["database"]) == (503, "unreachable")
+        assert server.api.client.get("/healthz", timeout=2).status_code == 200
+        for process in hanging:
+            process.resume()
+        until(lambda: server.ready)
         assert server.api.claim_one("default", wait=5)["message"]["body"] == "kept"
         assert server.stop() == 0
 
