@@ -1,6 +1,5 @@
 """The tables of answers: every verb has a word for every fate, and OpenAPI knows the word."""
 
-from collections.abc import Mapping
 from typing import get_args
 
 import pytest
@@ -9,7 +8,7 @@ from app.api import schemas
 from app.leases import outcomes
 
 FATES = {fate for part in get_args(outcomes.Fate) for fate in (get_args(part) or (part,))}
-TABLES: dict[str, tuple[Mapping[str, str], type[schemas.Wire]]] = {
+TABLES: dict[str, tuple[dict[outcomes.Fate, str], type[schemas.Wire]]] = {
     "beat": (outcomes.BEAT, schemas.BeatResult),
     "ack": (outcomes.ACK, schemas.AckResult),
     "nack": (outcomes.NACK, schemas.NackResult),
@@ -29,7 +28,8 @@ def test_a_verb_answers_for_every_fate_in_a_documented_word(verb: str) -> None:
 @pytest.mark.parametrize("verb", TABLES)
 def test_no_verb_takes_a_lost_expired_or_foreign_lease_for_its_own(verb: str) -> None:
     words, _ = TABLES[verb]
-    assert {fate: words[fate] for fate in ("lost", "expired", "unconfirmed", "cancelled", "unknown")} == {
+    not_ours: tuple[outcomes.Fate, ...] = ("lost", "expired", "unconfirmed", "cancelled", "unknown")
+    assert {fate: words[fate] for fate in not_ours} == {
         "lost": "lost",
         "expired": "expired",
         "unconfirmed": "expired",
