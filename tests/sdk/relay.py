@@ -13,10 +13,18 @@ class Relay:
     def __init__(self, target: int) -> None:
         self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
+        self._connections: set[socket.socket] = set()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def cut(self, target: int) -> None:
+        """Pass new connections on to `target`, and break those there are."""
+        self.target = target
+        for connection in list(self._connections):
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._accept, daemon=True).start()
@@ -34,10 +42,12 @@ class Relay:
 
     def _connect(self, connection: socket.socket) -> None:
         with connection, contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.target)) as onward:
+            self._connections.add(connection)
             back = threading.Thread(target=_pass_on, args=(onward, connection), daemon=True)
             back.start()
             _pass_on(connection, onward)
             back.join()
+            self._connections.discard(connection)
 
 
 def _pass_on(source: socket.socket, drain: socket.socket) -> None:

@@ -99,6 +99,8 @@ def test_settling_sends_receipts_of_leases_and_receipts_alike() -> None:
 def test_queries_name_only_what_is_given() -> None:
     assert messages.list_messages("q", status="failed", cursor="9", limit=5).query == {"status": "failed", "cursor": "9", "limit": "5"}
     assert leases.list_leases(queue="q", overdue=False).query == {"queue": "q", "overdue": "false"}
+    assert queues.list_queues(cursor="a", limit=5).query == {"cursor": "a", "limit": "5"}
+    assert queues.list_queues().query == {}
     assert queues.delete_queue("q", force=True).query == {"force": "true"}
     assert queues.delete_queue("q").query == {}
 
@@ -130,12 +132,13 @@ def test_a_lease_is_typed_and_counts_from_the_moment_of_sending() -> None:
     assert (held.message.id, held.message.body, held.message.created_at) == ("42", {"file": "a.wav"}, MOMENT)
 
 
+@pytest.mark.scar(18)
 def test_a_parked_claim_counts_from_its_grant() -> None:
-    call = leases.claim("q", worker_id="w", wait=20)
-    told = reply({"waited": 15.0, "leases": [lease(expires_in=3.0)]}, sent_at=100.0, answered_at=115.5)
-    untold = reply({"leases": [lease(expires_in=3.0)]}, sent_at=100.0, answered_at=115.5)
-    assert finish(call, told)[0].valid_until == 118.0
-    assert finish(call, untold)[0].valid_until == 118.5
+    claimed = finish(
+        leases.claim("q", worker_id="w", wait=20),
+        reply({"waited": 15.0, "leases": [lease(expires_in=3.0)]}, sent_at=100.0, answered_at=115.5),
+    )
+    assert claimed[0].valid_until == 118.0
 
 
 def test_a_wait_longer_than_the_call_is_not_believed() -> None:
@@ -207,6 +210,23 @@ def test_a_call_for_many_returns_refusals(status: str) -> None:
         bad.raise_if_refused()
 
 
+@pytest.mark.parametrize(("status", "code"), [("error", "row-refused"), ("novelty", None)])
+def test_a_verdict_that_is_neither_success_nor_refusal_is_a_server_error(status: str, code: str | None) -> None:
+    (held,) = finish(leases.claim("q", worker_id="w"), reply({"leases": [lease("r-1")]}))
+    answer = reply({"results": [{"receipt": "r-1", "status": status}]})
+    single: list[Call[Any]] = [leases.beat(held), leases.ack(held), leases.nack(held), leases.release(held)]
+    for call in single:
+        with pytest.raises(leasebeat.ServerError, match="the lease of message 42") as caught:
+            finish(call, answer)
+        assert (caught.value.status, caught.value.code) == (500, code)
+    many: list[Call[Any]] = [leases.beat_many([Beat(held)]), leases.ack_many([Ack(held)]), leases.release_many([held])]
+    for call in many:
+        (verdict,) = finish(call, answer)
+        assert (verdict.succeeded, verdict.refused) == (False, False)
+        with pytest.raises(leasebeat.ServerError):
+            verdict.raise_if_refused()
+
+
 def test_a_receipt_handle_that_expired_is_one_that_ran_out_or_was_taken_over() -> None:
     caught = {status for status, error in REFUSALS.items() if issubclass(error, leasebeat.ReceiptHandleExpiredError)}
     assert caught == {"expired", "lost", "unknown"}
@@ -270,7 +290,7 @@ def test_a_good_status_with_a_strange_answer_is_an_api_error(body: bytes) -> Non
 
 
 def test_not_being_ready_is_a_result() -> None:
-    payload = {"status": "not-ready", "database": "unreachable", "timer_lag": None, "version": "0.1.0"}
+    payload = {"status": "not-ready", "database": "unreachable", "timer_lag": 0.0, "version": "0.1.0"}
     assert finish(platform.readyz(), reply(payload, 503)).database == "unreachable"
 
 

@@ -37,6 +37,7 @@ Caller = Callable[[str, RetryPolicy, str], object]
 both = pytest.mark.parametrize("call", [call_sync, call_async])
 
 
+@pytest.mark.scar(24)
 @both
 def test_a_broken_connection_is_replaced_by_a_fresh_one_once(call: Caller, service: ScriptedService) -> None:
     service.on("GET", "/healthz", Break(), HEALTHY)
@@ -45,6 +46,7 @@ def test_a_broken_connection_is_replaced_by_a_fresh_one_once(call: Caller, servi
     assert first.connection != second.connection
 
 
+@pytest.mark.scar(24)
 def test_the_repeat_uses_no_other_kept_connection(service: ScriptedService) -> None:
     """When one kept connection is dead without having said so, the others may well be too."""
     service.on("GET", "/healthz", Answer({"status": "ok"}, delay=0.1))
@@ -148,6 +150,15 @@ def test_a_parked_claim_is_waited_for(service: ScriptedService) -> None:
             client.claim("q", worker_id="w")
 
 
+def test_a_lease_that_the_database_refuses_to_settle_is_no_success(service: ScriptedService) -> None:
+    service.on("POST", "/ack", verdicts("error", late=False))
+    with Client(service.url) as client, pytest.raises(leasebeat.ServerError) as caught:
+        client.ack("secret-1")
+    assert caught.value.code == "row-refused"
+    assert "secret-1" not in str(caught.value)
+
+
+@pytest.mark.scar(19, 24)
 def test_a_repeated_claim_keeps_its_name(service: ScriptedService) -> None:
     service.on("POST", "/queues/q/leases", Break(), Answer({"leases": [lease()]}))
     with Client(service.url) as client:
@@ -180,6 +191,7 @@ def test_a_client_is_shared_by_threads(service: ScriptedService) -> None:
     assert acked == ["acked"] * 40
 
 
+@pytest.mark.scar(16)
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_does_not_use_its_parents_connection(service: ScriptedService) -> None:
     service.on("GET", "/healthz", HEALTHY)

@@ -1,6 +1,7 @@
 """Each call against the real service."""
 
 import asyncio
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -35,7 +36,11 @@ def test_queues(client: Client, queue: str) -> None:
     assert (changed.visibility_timeout, changed.max_attempts, changed.weights, changed.extension) == (60.0, 5, {"a": 2}, 300.0)
     assert changed.warnings != ()
     assert client.get_queue(queue) == changed
-    assert queue in {item.name for item in client.list_queues().items}
+    first = client.list_queues(limit=1)
+    assert len(first.items) == 1
+    rest = client.list_queues(cursor=first.next_cursor, limit=1000)
+    assert {"default", queue} <= {item.name for item in first.items + rest.items}
+    assert first.items[0].name not in {item.name for item in rest.items}
     client.send(queue, 1)
     with pytest.raises(leasebeat.ConflictError, match="queue-not-empty"):
         client.delete_queue(queue)
@@ -84,6 +89,19 @@ def test_a_lease_from_claim_to_ack(client: Client, queue: str) -> None:
         client.beat(lease)
 
 
+@pytest.mark.scar(18)
+@pytest.mark.rule(1)
+def test_a_lease_granted_to_a_parked_claim_counts_from_its_grant(client: Client, queue: str) -> None:
+    sending = threading.Timer(1.0, client.send, (queue, 1))
+    sending.start()
+    sent_at = time.monotonic()
+    (lease,) = client.claim(queue, worker_id="w", visibility_timeout=5, wait=10)
+    answered_at = time.monotonic()
+    sending.join()
+    assert sent_at + 1 + 5 <= lease.valid_until <= answered_at + 5
+
+
+@pytest.mark.scar(19)
 def test_repeating_a_claim_by_its_name_returns_the_same_lease(client: Client, queue: str) -> None:
     client.send_many(queue, [NewMessage(1), NewMessage(2)])
     first, again = (client.claim(queue, worker_id="w", claim_id="the-same") for _ in range(2))

@@ -62,6 +62,7 @@ def test_lease_extender_extends_on_beat() -> None:
     assert msg.extend_visibility_calls == 3
 
 
+@pytest.mark.scar(6)
 def test_lease_extender_rate_limits() -> None:
     msg, heartbeat = RecordingMessage(), Heartbeat()
     with LeaseExtender(LeaseExtenderConfig(interval=0.2)).attach(msg, heartbeat):
@@ -92,6 +93,7 @@ def test_heartbeat_callback_chaining() -> None:
     assert msg.extend_visibility_calls == 1
 
 
+@pytest.mark.scar(12)
 def test_stuck_worker_lease_expires() -> None:
     msg, heartbeat = RecordingMessage(), Heartbeat()
     with LeaseExtender(LeaseExtenderConfig(interval=0.01)).attach(msg, heartbeat):
@@ -108,6 +110,7 @@ def test_the_defaults_are_those_of_the_specification() -> None:
     assert msg.asked == [300]
 
 
+@pytest.mark.scar(8)
 def test_the_first_beat_extends_at_once_on_a_machine_that_has_just_booted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 0.5)  # half a second since boot: less than an interval
     msg, heartbeat = RecordingMessage(), Heartbeat()
@@ -126,6 +129,7 @@ def test_each_attachment_starts_anew() -> None:
     assert (first.extend_visibility_calls, second.extend_visibility_calls) == (1, 1)
 
 
+@pytest.mark.scar(6)
 def test_twenty_threads_that_beat_at_once_make_one_extension() -> None:
     msg, heartbeat = RecordingMessage(respond=lambda: time.sleep(0.02)), Heartbeat()
     with LeaseExtender(LeaseExtenderConfig(interval=60.0)).attach(msg, heartbeat):
@@ -171,6 +175,7 @@ def test_detaches_when_the_work_fails() -> None:
     assert msg.extend_visibility_calls == 1
 
 
+@pytest.mark.scar(9)
 @pytest.mark.parametrize("error", [HandleExpired("expired"), LeaseExpiredError("expired"), LeaseConflictError("lost")])
 def test_an_expired_receipt_is_a_warning_and_work_goes_on(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     msg, heartbeat = RecordingMessage(raising(error)), Heartbeat()
@@ -206,6 +211,7 @@ def test_lost_is_about_the_newest_attachment() -> None:
     assert first.is_set()
 
 
+@pytest.mark.scar(9)
 @pytest.mark.parametrize("interval", [0.0, 60.0])
 def test_fifty_beats_on_a_failing_backend_make_one_call(interval: float, caplog: pytest.LogCaptureFixture) -> None:
     msg, heartbeat = RecordingMessage(raising(ConnectionError("backend is down"))), Heartbeat()

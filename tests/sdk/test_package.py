@@ -5,7 +5,7 @@ import dataclasses
 import inspect
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from sdk.scripted_service import Answer, ScriptedService, beats, verdicts
 import leasebeat
 from app.api import schemas
 from leasebeat import Client, Context, LeasedMessage
+from leasebeat._errors import is_refusal
 from leasebeat._http import Options
 
 SOURCES = sorted(Path(leasebeat.__file__).parent.rglob("*.py"))
@@ -36,6 +37,7 @@ def test_one_module_imports_the_http_library() -> None:
     assert [source.name for source in SOURCES if any(name.startswith("httpx") for name in imports(source))] == ["_http.py"]
 
 
+@pytest.mark.scar(24)
 def test_connections_are_closed_by_the_client_before_the_service_does_it() -> None:
     assert Options(base_url="http://service").for_pool["limits"].keepalive_expiry == 15
 
@@ -79,6 +81,27 @@ MEASURED_HERE = {"valid_until"}
 @pytest.mark.parametrize(("result", "schema"), RESULTS)
 def test_a_result_has_the_fields_of_the_answer(result: Any, schema: type[BaseModel]) -> None:
     assert {field.name for field in dataclasses.fields(result)} - MEASURED_HERE == set(schema.model_fields)
+
+
+def test_a_claim_takes_in_the_whole_answer() -> None:
+    """Its leases are compared above, and `waited` moves their deadlines."""
+    assert set(schemas.ClaimResponse.model_fields) == {"leases", "waited"}
+
+
+VERDICTS = [
+    (leasebeat.BeatResult, schemas.BeatResult),
+    (leasebeat.AckResult, schemas.AckResult),
+    (leasebeat.NackResult, schemas.NackResult),
+    (leasebeat.ReleaseResult, schemas.ReleaseResult),
+]
+
+
+@pytest.mark.parametrize(("result", "schema"), VERDICTS)
+def test_every_verdict_is_a_success_or_a_refusal_or_an_error(result: type[leasebeat.Verdict], schema: type[BaseModel]) -> None:
+    words = set(get_args(schema.model_fields["status"].annotation))
+    refusals = {word for word in words if is_refusal(word)}
+    assert words - refusals - result.successes == {"error"}
+    assert len(refusals) == 5
 
 
 REQUESTS = [

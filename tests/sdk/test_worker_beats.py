@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 from sdk.running import CLAIM, Start, grant, park
-from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease, message, problem
+from sdk.scripted_service import Answer, Received, ScriptedService, beat_result, beats, lease, message, problem
 
 from leasebeat import Context, LeasedMessage
 
 
+@pytest.mark.scar(12)
 def test_a_handler_that_does_not_move_is_not_beaten_for(service: ScriptedService, start: Start) -> None:
     service.on("POST", CLAIM, grant(lease(expires_in=0.3)), park)
     start(lambda _message, context: context.lost.wait(5))
@@ -19,6 +20,7 @@ def test_a_handler_that_does_not_move_is_not_beaten_for(service: ScriptedService
     assert service.asked("/beat") == []
 
 
+@pytest.mark.scar(12)
 def test_one_beat_is_sent_once_though_its_interval_passes(service: ScriptedService, start: Start) -> None:
     service.on("POST", "/beat", beats(expires_in=1.0, next_beat_in=0.05))
 
@@ -31,6 +33,7 @@ def test_one_beat_is_sent_once_though_its_interval_passes(service: ScriptedServi
     assert len(service.asked("/beat")) == 1
 
 
+@pytest.mark.scar(6, 13)
 def test_beats_go_out_when_the_service_says_so_with_the_newest_report(service: ScriptedService, start: Start) -> None:
     service.on("POST", "/beat", beats(expires_in=10.0, next_beat_in=0.2))
 
@@ -61,6 +64,65 @@ def test_work_that_moves_is_beaten_for_at_half_of_the_time_left(service: Scripte
     service.wait_for("/ack")
     first, second = service.asked("/beat")[:2]
     assert 0.25 < second.at - first.at < 0.5
+
+
+@pytest.mark.scar(9)
+def test_a_beat_that_the_database_refuses_is_repeated_after_a_pause(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats("error", expires_in=None, next_beat_in=None))
+
+    def handle(_message: LeasedMessage, context: Context) -> bool:
+        until = time.monotonic() + 2.0
+        while time.monotonic() < until:
+            context.beat(progress=1)
+            time.sleep(0.005)
+        service.on("POST", "/beat", beats())
+        before = len(service.asked("/beat"))
+        service.wait_for("/beat", before + 1)
+        return context.lost.is_set()
+
+    start(handle)
+    (ack,) = service.wait_for("/ack")
+    assert ack.body["leases"][0]["output"] is False
+    assert 3 <= len(service.asked("/beat")) <= 10
+
+
+def test_a_refused_beat_pauses_no_other_lease(service: ScriptedService, start: Start) -> None:
+    """Two leases in a call: the row of one is refused, the other is extended every 0.1 seconds."""
+
+    def answer(request: Received) -> Answer:
+        words = {"bad": ("error", None, None), "good": ("extended", 10.0, 0.1)}
+        return Answer({"results": [beat_result(item["receipt"], *words[item["receipt"]]) for item in request.body["leases"]]})
+
+    service.on("POST", CLAIM, grant(*(lease(name, message=message(id=name)) for name in ("bad", "good"))), park)
+    service.on("POST", "/beat", answer)
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            context.beat()
+            time.sleep(0.005)
+
+    start(handle, concurrency=2)
+    service.wait_for("/ack", 2)
+    sent = [item["receipt"] for request in service.asked("/beat") for item in request.body["leases"]]
+    assert 2 <= sent.count("bad") <= 8
+    assert sent.count("good") <= 6, "spaced by a twentieth of the time left"
+    assert sent.count("good") >= 3
+
+
+@pytest.mark.scar(11)
+def test_a_handler_that_blocks_its_event_loop_is_beaten_for(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.5)), park)
+    service.on("POST", "/beat", beats(expires_in=0.5, next_beat_in=0.1))
+
+    async def handle(_message: LeasedMessage, context: Context) -> bool:
+        for progress in range(100):
+            context.beat(progress=progress)
+            time.sleep(0.01)  # noqa: ASYNC251 - the fault that must not cost the lease
+        return context.lost.is_set()
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] is False
 
 
 def test_leases_that_moved_meanwhile_share_one_call(service: ScriptedService, start: Start) -> None:

@@ -1,10 +1,11 @@
 """How a handler hears that its lease is over."""
 
+import threading
 import time
 
 import pytest
 from sdk.running import CLAIM, Start, grant, lost_lease, park, paths
-from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, problem, verdicts
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, message, problem, verdicts
 
 import leasebeat
 from leasebeat import Context, LeasedMessage
@@ -50,6 +51,7 @@ def test_a_result_is_offered_though_the_lease_is_lost(service: ScriptedService, 
     assert len(service.asked("/ack")) == 1
 
 
+@pytest.mark.scar(10)
 def test_failed_beats_are_no_loss_until_the_local_deadline(service: ScriptedService, start: Start) -> None:
     service.on("POST", CLAIM, grant(lease(expires_in=0.8)), park)
     service.on("POST", "/beat", Break())
@@ -66,12 +68,94 @@ def test_failed_beats_are_no_loss_until_the_local_deadline(service: ScriptedServ
     assert len(service.asked("/beat")) < 30
 
 
+@pytest.mark.scar(9)
+def test_fifty_beats_against_a_failing_service_make_few_calls_and_the_handler_hears_of_its_loss(
+    service: ScriptedService, start: Start
+) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=1.0)), park)
+    service.on("POST", "/beat", problem(500, "internal"))
+    calls: list[int] = []
+
+    def handle(_message: LeasedMessage, context: Context) -> bool:
+        for _ in range(50):
+            context.beat()
+            time.sleep(0.005)
+        calls.append(len(service.asked("/beat")))
+        return context.lost.wait(5)
+
+    start(handle)
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] is True
+    assert 1 <= calls[0] <= 6
+    assert len(service.asked("/beat")) <= 12
+
+
+@pytest.mark.scar(9)
+@pytest.mark.parametrize("moving", [False, True])
+def test_a_deadline_is_heard_on_time_while_a_call_for_another_lease_hangs(moving: bool, service: ScriptedService, start: Start) -> None:
+    hang = threading.Event()
+    service.on("POST", CLAIM, grant(lease("long", expires_in=30.0), lease("short", expires_in=1.0, message=message(id="short"))), park)
+    service.on("POST", "/beat", lambda request: Break() if hang.wait(20) else beats()(request))
+    took: list[float] = []
+
+    def handle(message: LeasedMessage, context: Context) -> None:
+        if message.id == "short":
+            granted_at = time.monotonic()
+            service.wait_for("/beat")
+            if moving:
+                context.beat()
+            assert context.lost.wait(20)
+            took.append(time.monotonic() - granted_at)
+        else:
+            context.beat()
+            hang.wait(20)
+
+    start(handle, concurrency=2)
+    service.wait_for("/ack", timeout=15)
+    hang.set()
+    assert 0.8 < took[0] < 1.3
+
+
+def test_a_call_that_hangs_leaves_time_to_beat_for_a_shorter_lease(service: ScriptedService, start: Start) -> None:
+    """The first call, for the long lease, never comes back; the short lease, due a little later, is saved by the next one."""
+    hang = threading.Event()
+    answer = beats(expires_in=1.2, next_beat_in=0.3)
+    service.on("POST", CLAIM, grant(lease("long", expires_in=30.0), lease("short", expires_in=1.2, message=message(id="short"))), park)
+
+    def first_for_long_hangs(request: Received) -> Answer | Break:
+        alone = [item["receipt"] for item in request.body["leases"]] == ["long"]
+        return Break() if alone and hang.wait(20) else answer(request)
+
+    service.on("POST", "/beat", first_for_long_hangs)
+    short_was_beaten_for = threading.Event()
+
+    def handle(message: LeasedMessage, context: Context) -> bool:
+        if message.id == "short":
+            context.beat()
+            service.wait_for("/beat")
+            short_was_beaten_for.set()
+        else:
+            assert short_was_beaten_for.wait(5)
+            time.sleep(0.05)
+        until = time.monotonic() + 2.5
+        while time.monotonic() < until and not context.lost.is_set():
+            context.beat()
+            time.sleep(0.01)
+        return context.lost.is_set()
+
+    start(handle, concurrency=2)
+    outputs = [request.body["leases"][0]["output"] for request in service.wait_for("/ack", 2)]
+    hang.set()
+    assert outputs == [False, False]
+
+
+@pytest.mark.scar(9, 12)
 def test_the_deadline_is_heard_by_a_handler_that_only_waits(service: ScriptedService, start: Start) -> None:
     service.on("POST", CLAIM, grant(lease(expires_in=0.3)), park)
     start(lambda _message, context: context.lost.wait(5))
     assert service.wait_for("/ack")[0].body["leases"][0]["output"] is True
 
 
+@pytest.mark.scar(10)
 def test_a_lease_outlives_a_moment_without_the_service(service: ScriptedService, start: Start) -> None:
     service.on("POST", CLAIM, grant(lease(expires_in=0.8)), park)
     service.on("POST", "/beat", *[Break()] * 4, beats(expires_in=60.0))

@@ -85,6 +85,7 @@ def worker_process(program: str, *arguments: str) -> Iterator["subprocess.Popen[
             process.kill()
 
 
+@pytest.mark.scar(11)
 def test_work_longer_than_its_lease_is_done_once_while_it_beats(client: Client, queue: str, start: Start) -> None:
     def handle(message: LeasedMessage, context: Context) -> dict[str, Any]:
         for progress in range(20):
@@ -101,6 +102,7 @@ def test_work_longer_than_its_lease_is_done_once_while_it_beats(client: Client, 
     assert message.progress > 10
 
 
+@pytest.mark.scar(18)
 def test_a_parked_claim_gets_a_whole_lease(client: Client, queue: str, start: Start) -> None:
     def handle(_message: LeasedMessage, context: Context) -> float:
         return context.remaining()
@@ -111,6 +113,7 @@ def test_a_parked_claim_gets_a_whole_lease(client: Client, queue: str, start: St
     assert message.output > 0.5
 
 
+@pytest.mark.scar(12, 13)
 def test_a_hung_handler_loses_its_lease_and_another_worker_finishes(client: Client, queue: str, start: Start) -> None:
     heard: list[type] = []
     hung = threading.Event()
@@ -168,6 +171,7 @@ def test_one_worker_does_many_messages_once_each(client: Client, queue: str, sta
     assert sorted(handled) == list(range(40))
 
 
+@pytest.mark.scar(13, 32)
 def test_a_stopping_worker_gives_back_what_it_cannot_finish(client: Client, queue: str, start: Start) -> None:
     begun = threading.Event()
 
@@ -187,6 +191,7 @@ def test_a_stopping_worker_gives_back_what_it_cannot_finish(client: Client, queu
     assert (message.released_count, message.attempt_count) == (1, 0)
 
 
+@pytest.mark.scar(14)
 def test_sigterm_drains_a_worker_process(server: Server, client: Client, queue: str) -> None:
     program = textwrap.dedent(
         """
@@ -232,6 +237,7 @@ def test_an_unknown_queue_ends_the_worker(client: Client) -> None:
     assert caught.value.code == "queue-not-found"
 
 
+@pytest.mark.scar(10)
 def test_a_service_that_is_killed_and_comes_back_costs_nothing(start_server: Callable[[], Server]) -> None:
     """The lease outlives the gap: beats are repeated, the work goes on, and its ack arrives."""
     first = start_server()
@@ -261,3 +267,26 @@ def test_a_service_that_is_killed_and_comes_back_costs_nothing(start_server: Cal
         worker.stop()
         thread.join(10)
     assert (done.status, done.output, done.generation, done.attempt_count) == ("completed", 1, 1, 0)
+
+
+@pytest.mark.rule(6)
+def test_finished_work_is_acked_late_when_the_service_comes_back(server: Server) -> None:
+    """Its lease of 1.5 seconds ran out during an outage of 2.5; nobody else has leased the message, so the result counts."""
+    with Relay(server.port) as relay, Client(relay.url) as client:
+        name = f"sdk-{uuid.uuid4().hex[:8]}"
+        client.put_queue(name, visibility_timeout=1.5, extension=1.5, beat_interval=0.2)
+        message = client.send(name, 1)
+
+        def handle(_message: LeasedMessage, context: Context) -> str:
+            relay.cut(1)  # a port that nobody listens on
+            return f"lease {context.generation}"
+
+        worker = Worker(client, name, handle, wait=5.0)
+        thread = threading.Thread(target=worker.run, daemon=True)
+        thread.start()
+        time.sleep(2.5)
+        relay.cut(server.port)
+        done = finished(client, message.id)
+        worker.stop()
+        thread.join(10)
+    assert (done.status, done.output, done.generation) == ("completed", "lease 1", 1)

@@ -1,6 +1,7 @@
 """What a worker makes of what its handler does, over real connections to a scripted service."""
 
 import asyncio
+import logging
 import threading
 import time
 from typing import Any
@@ -65,6 +66,7 @@ def test_a_handler_decides_what_becomes_of_its_message(
     assert type(decision).__name__ in item["error"]
 
 
+@pytest.mark.scar(13)
 def test_the_last_report_goes_out_before_the_nack(service: ScriptedService, start: Start) -> None:
     def handle(_message: LeasedMessage, context: Context) -> None:
         context.beat(progress=1)
@@ -104,6 +106,7 @@ def test_an_output_that_the_service_refuses_is_a_nack(service: ScriptedService, 
     assert "leases.0.output: holds U+0000" in item["error"]
 
 
+@pytest.mark.scar(14)
 def test_an_ack_is_repeated_until_it_is_answered_and_its_lease_is_beaten_for(service: ScriptedService, start: Start) -> None:
     service.on("POST", "/ack", *[problem(500, "internal")] * 3, verdicts("acked", late=False))
     start(lambda _message, _context: "done")
@@ -111,18 +114,80 @@ def test_an_ack_is_repeated_until_it_is_answered_and_its_lease_is_beaten_for(ser
     assert len(service.wait_for("/beat")) == 1
 
 
-def test_an_ack_is_given_up_when_the_lease_has_run_out(service: ScriptedService, start: Start) -> None:
+def test_an_ack_that_the_database_refuses_is_repeated(service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    service.on("POST", "/ack", verdicts("error", late=False), verdicts("error", late=False), verdicts("acked", late=False))
+    start(lambda _message, _context: "done")
+    service.wait_for("/ack", 3)
+    service.wait_for(CLAIM, 2)
+    assert [request.body for request in service.asked("/ack")] == [{"leases": [{"receipt": "secret-1", "output": "done"}]}] * 3
+    warnings = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 1
+    assert "The ack of message 42 failed and is repeated: 500 row-refused" in warnings[0]
+
+
+def test_a_result_that_the_database_goes_on_refusing_does_not_keep_its_lease(
+    service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasebeat._task.LATE_ACK_GRACE_S", 0.2)
+    service.on("POST", CLAIM, grant(lease(expires_in=0.6)), park)
+    service.on("POST", "/ack", verdicts("error", late=False))
+    start(lambda _message, _context: "done")
+    service.wait_for("/ack", 2)
+    service.wait_for(CLAIM, 2)
+    assert service.asked("/beat") == []
+
+
+def test_a_nack_that_the_database_refuses_is_repeated(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/nack", verdicts("error"), verdicts("requeued"))
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        raise OSError("disk full")
+
+    start(handle)
+    service.wait_for("/nack", 2)
+
+
+@pytest.mark.rule(6)
+def test_finished_work_is_acked_though_its_lease_ran_out_while_the_service_was_away(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.4)), park)
+    service.on("POST", "/beat", Break())
+    back_at = time.monotonic() + 1.2
+    service.on("POST", "/ack", lambda request: Break() if time.monotonic() < back_at else verdicts("acked", late=True)(request))
+    start(lambda _message, _context: "done")
+    service.wait_for(CLAIM, 2)
+    assert service.asked("/ack")[-1].at >= back_at
+    assert service.asked("/ack")[-1].body["leases"][0]["output"] == "done"
+
+
+def test_a_late_ack_is_given_up_in_the_end(service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasebeat._task.LATE_ACK_GRACE_S", 0.6)
     service.on("POST", CLAIM, grant(lease(expires_in=0.4)), park)
     service.on("POST", "/ack", problem(500, "internal"))
     service.on("POST", "/beat", problem(500, "internal"))
     start(lambda _message, _context: "done")
-    service.wait_for("/ack")
-    time.sleep(0.6)
+    granted_at = service.wait_for("/ack")[0].at
+    service.wait_for(CLAIM, 2)
+    assert 0.4 < service.asked("/ack")[-1].at - granted_at < 1.1
     tries = len(service.asked("/ack"))
     time.sleep(0.3)
     assert len(service.asked("/ack")) == tries
 
 
+def test_a_nack_is_given_up_when_the_lease_has_run_out(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.4)), park)
+    service.on("POST", "/nack", problem(500, "internal"))
+    service.on("POST", "/beat", problem(500, "internal"))
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        raise OSError("disk full")
+
+    start(handle)
+    began_at = service.wait_for("/nack")[0].at
+    service.wait_for(CLAIM, 2)
+    assert service.asked("/nack")[-1].at - began_at < 0.5
+
+
+@pytest.mark.scar(15)
 def test_the_next_message_is_claimed_only_when_a_slot_is_free(service: ScriptedService, start: Start) -> None:
     finish = threading.Event()
     service.on("POST", CLAIM, grant(lease("r-1", message=message(id="1")), lease("r-2", message=message(id="2"))), park)
@@ -143,6 +208,7 @@ def test_the_next_message_is_claimed_only_when_a_slot_is_free(service: ScriptedS
     assert asked_for[-1] == 2
 
 
+@pytest.mark.scar(15)
 def test_nothing_is_claimed_while_every_slot_is_taken(service: ScriptedService, start: Start) -> None:
     finish = threading.Event()
     start(lambda _message, _context: finish.wait(5))

@@ -1,24 +1,23 @@
-"""How a worker stops, and what a child that a handler forks does by itself."""
+"""How a worker stops."""
 
 import asyncio
-import json
-import math
+import concurrent.futures
 import os
 import signal
 import threading
 import time
 
 import pytest
-from sdk.running import CLAIM, Start, grant, paths
-from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease, problem, verdicts
+from sdk.running import CLAIM, Start, grant, park, paths
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, Step, beats, lease, problem, verdicts
 
 import leasebeat
 from leasebeat import Context, LeasedMessage, Worker
-from leasebeat._call import Reply, finish
-from leasebeat._calls.leases import claim
-from leasebeat._tracked_lease import TrackedLease
+from leasebeat._claims import Claims
+from leasebeat._http import Options
 
 
+@pytest.mark.scar(14)
 def test_a_stopping_worker_lets_its_handler_finish_and_beats_for_it(service: ScriptedService, start: Start) -> None:
     service.on("POST", "/beat", beats(expires_in=1.0, next_beat_in=0.05))
     stopped_at: list[float] = []
@@ -40,6 +39,7 @@ def test_a_stopping_worker_lets_its_handler_finish_and_beats_for_it(service: Scr
     assert service.asked("/release") == []
 
 
+@pytest.mark.scar(13, 32)
 def test_what_does_not_finish_is_released_with_its_last_report(service: ScriptedService, start: Start) -> None:
     heard: list[type] = []
 
@@ -104,6 +104,38 @@ def test_an_ack_under_way_is_waited_for(service: ScriptedService, start: Start) 
     assert service.asked("/release") == []
 
 
+def test_a_late_ack_holds_a_stopping_worker_up_no_longer_than_its_drain(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.3)), park)
+    service.on("POST", "/ack", problem(500, "internal"))
+    service.on("POST", "/beat", problem(500, "internal"))
+    running = start(lambda _message, _context: "done", drain_timeout=1.0)
+    service.wait_for("/ack")
+    time.sleep(0.5)  # now it is late
+    started = time.monotonic()
+    running.stop()
+    assert 0.8 < time.monotonic() - started < 2.0
+    assert service.asked("/ack")[-1].at > started + 0.5, "it was tried while there was time"
+
+
+@pytest.mark.parametrize("trouble", [problem(422, "invalid-request"), problem(500, "internal"), Break(), verdicts("error")])
+def test_a_claim_answered_while_stopping_is_nothing_though_its_release_fails(trouble: Step, service: ScriptedService) -> None:
+    parked = threading.Event()
+
+    def answer(_request: Received) -> Answer:
+        parked.wait(5)
+        return grant(lease())
+
+    service.on("POST", CLAIM, answer)
+    service.on("POST", "/release", trouble)
+    with Claims(Options(base_url=service.url), "worker-1") as claims, concurrent.futures.ThreadPoolExecutor() as pool:
+        claimed = pool.submit(claims.claim, "default", max_messages=1, wait=5, visibility_timeout=None)
+        service.wait_for(CLAIM)
+        claims._stopped = True  # noqa: SLF001 - as `stop` does just after the answer, when there is nothing left to cancel
+        parked.set()
+        assert claimed.result(5) == ()
+    assert service.asked("/release")[0].body["leases"] == [{"receipt": "secret-1"}]
+
+
 def test_a_parked_claim_is_ended_and_what_it_was_granted_is_given_back(service: ScriptedService, start: Start) -> None:
     ended = threading.Event()
 
@@ -149,59 +181,3 @@ def test_a_worker_leaves_no_threads(service: ScriptedService, start: Start) -> N
     service.wait_for("/ack")
     running.stop()
     assert {thread.name for thread in threading.enumerate() if thread.name.startswith("leasebeat")} == before == set()
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) -> None:
-    def handle(_message: LeasedMessage, context: Context) -> int:
-        context.beat(progress=1)
-        service.wait_for("/beat")
-        child = os.fork()
-        if child == 0:
-            context.beat(progress=2, detail={"pid": os.getpid()})
-            time.sleep(0.5)
-            os._exit(0)
-        service.wait_for("/beat", 2)
-        os.waitpid(child, 0)
-        return child
-
-    service.on("POST", "/beat", beats(expires_in=3.0, next_beat_in=0.0))
-    start(handle)
-    (ack,) = service.wait_for("/ack")
-    parent, child = service.asked("/beat")
-    assert child.body["leases"] == [{"receipt": "secret-1", "progress": 2, "detail": {"pid": ack.body["leases"][0]["output"]}}]
-    assert child.connection != parent.connection
-
-
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
-
-    def handle(_message: LeasedMessage, _context: Context) -> int:
-        child = os.fork()
-        if child == 0:
-            time.sleep(5)
-            os._exit(0)
-        time.sleep(0.1)
-        os.kill(child, signal.SIGTERM)
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-    worker = Worker(willing.url, "default", handle)
-
-    def stop_when_acked() -> None:
-        willing.wait_for("/ack")
-        worker.stop()
-
-    threading.Thread(target=stop_when_acked, daemon=True).start()
-    worker.run()
-    assert willing.asked("/ack")[0].body["leases"][0]["output"] == -signal.SIGTERM
-
-
-def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:
-    now = time.monotonic()
-    reply = Reply(status=200, body=json.dumps({"leases": [lease()]}).encode(), retry_after=None, sent_at=now, answered_at=now)
-    (held,) = finish(claim("default", worker_id="w"), reply)
-    tracked = TrackedLease(held)
-    tracked.move()
-    before = tracked.next_beat_at
-    tracked.after_fork()
-    assert (before <= time.monotonic(), tracked.next_beat_at) == (True, math.inf)

@@ -78,13 +78,22 @@ class Claims:
             queue, worker_id=self._worker_id, max_messages=max_messages, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S
         )
         try:
-            self._release(self._loop.submit(repeat).result())
+            leases = self._loop.submit(repeat).result()
         except LeasebeatError as error:
             _log.info("A cancelled claim could not be checked; leases it was granted run out by themselves: %s", error)
+        else:
+            self._release(leases)
 
     def _release(self, leases: Sequence[Lease]) -> None:
-        if leases:
-            self._loop.submit(self._client.release_many(leases)).result()
+        """Give back what comes too late to be worked on. A failure costs no more than the time until it runs out."""
+        if not leases:
+            return
+        try:
+            results = self._loop.submit(self._client.release_many(leases)).result()
+            for lease, result in zip(leases, results, strict=True):
+                result.raise_if_refused(lease.message.id)
+        except LeasebeatError as error:
+            _log.info("What was granted while stopping could not be released, and runs out by itself: %s", error)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()

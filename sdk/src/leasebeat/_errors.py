@@ -5,7 +5,7 @@ LeasebeatError
 |   |-- InvalidRequestError          400, 413, 415, 422; errors names the fields
 |   |-- NotFoundError                404
 |   |-- ConflictError                409
-|   `-- ServerError                  5xx
+|   `-- ServerError                  5xx, or one lease of a call that the service could not serve
 |       `-- UnavailableError         503; retry_after
 |-- ServiceUnreachableError          no answer came; maybe_processed
 |-- LeaseLostError                   the lease is over; status, message_id
@@ -89,7 +89,11 @@ class ConflictError(ApiError):
 
 
 class ServerError(ApiError):
-    """The service, or something in front of it, failed."""
+    """The service, or something in front of it, failed.
+
+    Also raised for one lease of a call that was answered otherwise: with the code `row-refused` if the database refused it.
+    The lease is then what it was before, and the call may be repeated.
+    """
 
 
 class UnavailableError(ServerError):
@@ -221,6 +225,15 @@ def is_refusal(status: str) -> bool:
 def lease_error(status: str, message_id: str | None = None) -> LeaseLostError:
     """Make the exception for a status that says that a lease is over."""
     return _BY_LEASE_STATUS.get(status, LeaseLostError)(status, message_id)
+
+
+def verdict_error(status: str, message_id: str | None = None) -> LeaseLostError | ServerError:
+    """Make the exception for a verdict's status that is no success."""
+    if is_refusal(status):
+        return lease_error(status, message_id)
+    subject = "a lease" if message_id is None else f"the lease of message {message_id}"
+    code = "row-refused" if status == "error" else None
+    return ServerError(HTTPStatus.INTERNAL_SERVER_ERROR, code=code, detail=f"the service answered {status!r} for {subject}")
 
 
 # --- what handlers raise ----------------------------------------------------------------------------------------------

@@ -7,9 +7,9 @@ count from the moment the request was sent, not from its answer, so that they do
 import time
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from leasebeat._errors import is_refusal, lease_error
+from leasebeat._errors import is_refusal, verdict_error
 from leasebeat._messages import LeasedMessage
 
 
@@ -118,10 +118,19 @@ class Verdict:
     Attributes:
         receipt: The receipt asked about.
         status: The verdict in a word.
+        successes: The words that say that the call did what it was for. What is neither among them nor refused failed, and may
+            be repeated: `error` is the service's word for a lease whose row the database refused.
     """
+
+    successes: ClassVar[frozenset[str]] = frozenset()
 
     receipt: str = field(repr=False)
     status: str
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the call did what it was for."""
+        return self.status in self.successes
 
     @property
     def refused(self) -> bool:
@@ -129,18 +138,19 @@ class Verdict:
         return is_refusal(self.status)
 
     def raise_if_refused(self, message_id: str | None = None) -> None:
-        """Raise the reason if the lease was over.
+        """Raise the reason unless the call succeeded.
 
         Raises:
-            LeaseLostError: The subclass for the status.
+            LeaseLostError: The subclass for the status, if the lease was over.
+            ServerError: If the service could not say, or could not do it; code `row-refused` if its database refused.
         """
-        if self.refused:
-            raise lease_error(self.status, message_id)
+        if not self.succeeded:
+            raise verdict_error(self.status, message_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeatResult(Verdict):
-    """What a beat did: `extended`, `held` (within the interval), `stalled` (no progress), or why the lease is over.
+    """What a beat did: `extended`, `held` (within the interval), `stalled` (no progress), or why not.
 
     Attributes:
         expires_at: When the lease expires, by the service's clock. None if it is over.
@@ -148,6 +158,8 @@ class BeatResult(Verdict):
         next_beat_in: Seconds until a beat can extend again. None if it is over.
         valid_until: Until when it is safe to work, on `time.monotonic()`. None if it is over.
     """
+
+    successes: ClassVar[frozenset[str]] = frozenset({"extended", "held", "stalled"})
 
     expires_at: datetime | None = None
     expires_in: float | None = None
@@ -157,23 +169,29 @@ class BeatResult(Verdict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AckResult(Verdict):
-    """What an ack did: `acked`, or why the lease is over.
+    """What an ack did: `acked`, or why not.
 
     Attributes:
         late: True if the lease had run out, but nobody had leased the message since.
     """
+
+    successes: ClassVar[frozenset[str]] = frozenset({"acked"})
 
     late: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackResult(Verdict):
-    """What a nack did: `requeued`, `failed`, `dead_lettered`, or why the lease is over."""
+    """What a nack did: `requeued`, `failed`, `dead_lettered`, or why not."""
+
+    successes: ClassVar[frozenset[str]] = frozenset({"requeued", "failed", "dead_lettered"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReleaseResult(Verdict):
-    """What a release did: `released`, or why the lease is over."""
+    """What a release did: `released`, or why not."""
+
+    successes: ClassVar[frozenset[str]] = frozenset({"released"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

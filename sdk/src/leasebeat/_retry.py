@@ -8,6 +8,9 @@ from typing import Any
 from leasebeat._call import Call, Outcome, Reply
 from leasebeat._errors import ServiceUnreachableError
 
+FIRST_PAUSE_S = 0.1
+LONGEST_PAUSE_S = 2.0
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -65,7 +68,7 @@ class Attempts:
 class Backoff:
     """Pauses that double from `first` to `longest` seconds, each shortened at random by up to a half."""
 
-    def __init__(self, first: float, longest: float) -> None:
+    def __init__(self, first: float = FIRST_PAUSE_S, longest: float = LONGEST_PAUSE_S) -> None:
         self._first = first
         self._longest = longest
         self._next = first

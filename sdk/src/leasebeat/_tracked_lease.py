@@ -8,6 +8,7 @@ from typing import Any
 
 from leasebeat._errors import LeaseLostError, lease_error
 from leasebeat._leases import Beat, BeatResult, Lease
+from leasebeat._retry import Backoff
 
 MAX_PROGRESS = 2**63 - 1
 MAX_DETAIL_BYTES = 8 * 1024
@@ -32,10 +33,12 @@ class TrackedLease:
         self._progress: int | None = None
         self._detail: str | None = None
         self._moved = False
+        self._has_moved = False
         self._in_flight = False
         self._urgent = False
         self._settling = False
         self._loss: str | None = None
+        self._backoff = Backoff()
         self._changed = threading.Condition(threading.Lock())
 
     # --- the handler's side
@@ -56,7 +59,7 @@ class TrackedLease:
     def move(self) -> bool:
         """Count a beat. Returns whether it is the first since the last one was sent."""
         with self._changed:
-            first, self._moved = not self._moved, True
+            first, self._moved, self._has_moved = not self._moved, True, True
             return first
 
     def raise_if_lost(self) -> None:
@@ -83,11 +86,18 @@ class TrackedLease:
 
     @property
     def next_beat_at(self) -> float:
-        """When a beat is worth sending: never, if the work has not moved since the last one."""
+        """When a beat is worth sending: never, if the work has not moved since the last one, or the lease has run out."""
         with self._changed:
-            if not self._moved or self._loss is not None:
+            if not self._moved or self._loss is not None or self.remaining() <= 0:
                 return math.inf
             return 0.0 if self._urgent else self._due_at
+
+    @property
+    def beaten_until(self) -> float:
+        """By when its next beat must be answered: infinity, if nobody beats for it or it has run out."""
+        with self._changed:
+            needed = self._has_moved and self._loss is None and self.remaining() > 0
+            return self.valid_until if needed else math.inf
 
     @property
     def ends_at(self) -> float:
@@ -109,7 +119,12 @@ class TrackedLease:
             self._changed.notify_all()
 
     def apply(self, result: BeatResult) -> None:
-        """Take over what the service says about the beat."""
+        """Take over what the service says about the beat. One that it could not do is put back, and waits a while."""
+        if not (result.succeeded or result.refused):
+            self._due_at = time.monotonic() + self._backoff.pause()
+            self.put_back()
+            return
+        self._backoff.reset()
         with self._changed:
             self._in_flight = False
             self._urgent = self._urgent and self._moved
@@ -122,16 +137,22 @@ class TrackedLease:
 
     def check_deadline(self) -> None:
         """Lose the lease if its time is up."""
-        if time.monotonic() >= self.valid_until:
-            self.lose("expired")
+        if self.remaining() > 0:  # without the lock, as each beat of the handler asks
+            return
+        with self._changed:
+            if self.remaining() <= 0:
+                self._lose("expired")
 
     def lose(self, status: str) -> None:
         """Let the holder know that the lease is over, unless it is being settled: then the settlement's answer decides."""
         with self._changed:
-            if self._settling or self._loss is not None:
-                return
-            self._loss, self._urgent = status, False
-            self._changed.notify_all()
+            self._lose(status)
+
+    def _lose(self, status: str) -> None:
+        if self._settling or self._loss is not None:
+            return
+        self._loss, self._urgent = status, False
+        self._changed.notify_all()
         self.lost.set()
 
     # --- the settlement's side

@@ -170,11 +170,11 @@ class Worker:
     def _start(self, run: "_Run", lease: Lease) -> None:
         tracked = TrackedLease(lease)
         context = Context(lease, tracked, run.sender, worker_id=run.worker_id, stopping=self._stopping)
-        task = Task(lease, context, tracked, self._handler)
+        task = Task(lease, context, tracked, client=self._client, sender=run.sender, hurry=run.hurry)
         run.sender.track(tracked)
         with self._changed:
             self._tasks.add(task)
-        task.start(self._client, run.sender, run.handlers, self._done)
+        task.start(self._handler, run.handlers, self._done)
 
     def _done(self, task: Task) -> None:
         with self._changed:
@@ -186,6 +186,7 @@ class Worker:
     def _drain(self, run: "_Run") -> None:
         """Let handlers finish, release what does not, and wait until every ack is answered. Beats go on all the while."""
         self._wait_for_handlers()
+        run.hurry.set()
         released = self._release_rest(run)
         with self._changed:
             self._changed.wait_for(lambda: self._stops >= ABANDON or not self._tasks - released)
@@ -215,11 +216,14 @@ class Worker:
         if not leases:
             return
         try:
-            self._client.release_many([lease.receipt for lease in leases])
+            results = self._client.release_many([lease.receipt for lease in leases])
         except LeasebeatError as error:
             _log.warning("%d leases could not be released and run out by themselves: %s", len(leases), error)
-        else:
-            _log.info("Released %d leases", len(leases))
+            return
+        for lease, result in zip(leases, results, strict=True):
+            if not result.succeeded:
+                _log.warning("The release of message %s failed: %s", lease.message_id, result.status)
+        _log.info("Released %d leases", sum(result.succeeded for result in results))
 
 
 class _Run:
@@ -230,6 +234,7 @@ class _Run:
         self.claims = Claims(client.options, worker_id)
         self.sender = BeatSender(client.options, worker_id)
         self.handlers = LoopThread("leasebeat-handlers")
+        self.hurry = threading.Event()  # set once a drain has used up its time
         self._open = ExitStack()
 
     def __enter__(self) -> Self:

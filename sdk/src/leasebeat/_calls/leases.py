@@ -71,7 +71,7 @@ def claim(
         content=encode(request),
         wait=wait,
         timeout=timeout,
-        parse=_claimed(parked=wait > 0),
+        parse=_claimed,
     )
 
 
@@ -86,6 +86,7 @@ def beat(lease: LeaseRef, *, progress: int | None = None, detail: Any = None, wo
 
     Raises:
         LeaseLostError: The subclass that says why the lease is over.
+        ServerError: If the service could not beat for it.
     """
     return _single(beat_many([Beat(lease, progress, detail)], worker_id=worker_id), lease)
 
@@ -112,6 +113,7 @@ def ack(lease: LeaseRef, output: Any = None) -> Call[AckResult]:
 
     Raises:
         LeaseLostError: The subclass that says why the ack was refused.
+        ServerError: If the service could not complete it.
     """
     return _single(ack_many([Ack(lease, output)]), lease)
 
@@ -132,6 +134,7 @@ def nack(lease: LeaseRef, error: str | None = None, *, delay: float = 0.0, retry
 
     Raises:
         LeaseLostError: The subclass that says why the nack was refused.
+        ServerError: If the service could not end it.
     """
     return _single(nack_many([Nack(lease, error, delay, retryable)]), lease)
 
@@ -150,6 +153,7 @@ def release(lease: LeaseRef) -> Call[ReleaseResult]:
 
     Raises:
         LeaseLostError: The subclass that says why the release was refused.
+        ServerError: If the service could not give it back.
     """
     return _single(release_many([lease]), lease)
 
@@ -186,26 +190,13 @@ def list_leases(
     return Call(method="GET", path="/leases", query=query, parse=lambda data, _: build_page(lambda item: build(ActiveLease, item), data))
 
 
-def _claimed(*, parked: bool) -> Any:
-    def parse(data: Mapping[str, Any], reply: Reply) -> tuple[Lease, ...]:
-        asked_at = _grant_floor(data, reply, parked=parked)
-        return tuple(
-            build(Lease, lease, message=build(LeasedMessage, lease["message"]), valid_until=asked_at + lease["expires_in"])
-            for lease in data["leases"]
-        )
-
-    return parse
-
-
-def _grant_floor(data: Mapping[str, Any], reply: Reply, *, parked: bool) -> float:
-    """The latest moment that surely was before the grant, on `time.monotonic()`.
-
-    A parked call was sent long before its lease began. The service says in `waited` how long it kept the call; one that does
-    not leaves only the moment of its answer, which is late by the answer's way back. The first beat corrects that.
-    """
-    if "waited" in data:
-        return min(reply.sent_at + float(data["waited"]), reply.answered_at)
-    return reply.answered_at if parked else reply.sent_at
+def _claimed(data: Mapping[str, Any], reply: Reply) -> tuple[Lease, ...]:
+    """The leases, each valid from a moment that surely was before its grant: a parked call was sent long before that."""
+    granted_at = min(reply.sent_at + float(data.get("waited", 0.0)), reply.answered_at)
+    return tuple(
+        build(Lease, lease, message=build(LeasedMessage, lease["message"]), valid_until=granted_at + float(lease["expires_in"]))
+        for lease in data["leases"]
+    )
 
 
 def _beaten(data: Mapping[str, Any], reply: Reply) -> tuple[BeatResult, ...]:
@@ -227,7 +218,7 @@ def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]]) -> Cal
 
 
 def _single(many: Call[tuple[V, ...]], lease: LeaseRef) -> Call[V]:
-    """The call for one lease, which raises where the one for many returns a refusal."""
+    """The call for one lease, which raises where the one for many returns another verdict than success."""
 
     def parse(data: Any, reply: Reply) -> V:
         (verdict,) = many.parse(data, reply)

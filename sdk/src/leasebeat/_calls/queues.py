@@ -59,9 +59,15 @@ def get_queue(queue: str) -> Call[Queue]:
     return Call(method="GET", path=queue_path(queue), parse=lambda data, _: _queue(data))
 
 
-def list_queues() -> Call[Page[Queue]]:
-    """List the queues, by name."""
-    return Call(method="GET", path="/queues", parse=lambda data, _: build_page(_queue, data))
+def list_queues(*, cursor: str | None = None, limit: int | None = None) -> Call[Page[Queue]]:
+    """List the queues, by name.
+
+    Args:
+        cursor: `next_cursor` of the page before.
+        limit: The most entries to return, 1 to 1000.
+    """
+    query = without_none(cursor=cursor, limit=None if limit is None else str(limit))
+    return Call(method="GET", path="/queues", query=query, parse=lambda data, _: build_page(_queue, data))
 
 
 def delete_queue(queue: str, *, force: bool = False) -> Call[None]:

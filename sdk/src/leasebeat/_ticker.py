@@ -1,0 +1,79 @@
+"""`Ticker`: a thread that looks after something whenever it is time."""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+
+from leasebeat._fork import reset_in_child
+from leasebeat._retry import Backoff
+
+_log = logging.getLogger(__name__)
+
+JOIN_TIMEOUT_S = 2.0  # a call that hangs must not hold up the end of the process
+
+
+class Ticker:
+    """Runs `step` when woken, and again at the moment it returned. The first call of `wake` starts the thread, also in a child."""
+
+    def __init__(self, name: str, step: Callable[[], float]) -> None:
+        """Make a ticker.
+
+        Args:
+            name: The name of its thread.
+            step: What to do. Returns when to do it again, on `time.monotonic()`; infinity is when woken.
+        """
+        self._name = name
+        self._step = step
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        reset_in_child(self)
+
+    @property
+    def running(self) -> bool:
+        """Whether this process has the thread."""
+        return self._thread is not None
+
+    def wake(self) -> None:
+        """Run a step now."""
+        if self._thread is None:
+            self._start()
+        self._woken.set()
+
+    def close(self) -> bool:
+        """End the thread. Returns whether it has ended in time."""
+        self._closed = True
+        self._woken.set()
+        if self._thread is None:
+            return True
+        self._thread.join(JOIN_TIMEOUT_S)
+        return not self._thread.is_alive()
+
+    def after_fork(self) -> None:
+        """A child has no thread until somebody wakes it there."""
+        self._lock = threading.Lock()
+        self._woken = threading.Event()
+        self._thread = None
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None and not self._closed:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        backoff = Backoff()
+        again_at = 0.0
+        while not self._closed:
+            self._woken.wait(None if again_at == math.inf else max(0.0, again_at - time.monotonic()))
+            self._woken.clear()
+            try:
+                again_at = self._step()
+            except Exception:  # noqa: BLE001 - the thread must outlive whatever goes wrong
+                _log.exception("A step of %s failed", self._name)
+                again_at = time.monotonic() + backoff.pause()
+            else:
+                backoff.reset()

@@ -1,0 +1,171 @@
+"""What a child that a handler forks does by itself, and what it must not hold of its parent."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import stat
+import threading
+import time
+
+import pytest
+from sdk.running import CLAIM, Start, grant, park
+from sdk.scripted_service import ScriptedService, beats, lease, problem
+
+from leasebeat import Context, LeasedMessage, Worker
+from leasebeat._call import Reply, finish
+from leasebeat._calls.leases import claim
+from leasebeat._tracked_lease import TrackedLease
+
+
+@pytest.mark.scar(16)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        context.beat(progress=1)
+        service.wait_for("/beat")
+        child = os.fork()
+        if child == 0:
+            context.beat(progress=2, detail={"pid": os.getpid()})
+            time.sleep(0.5)
+            os._exit(0)
+        service.wait_for("/beat", 2)
+        os.waitpid(child, 0)
+        return child
+
+    service.on("POST", "/beat", beats(expires_in=3.0, next_beat_in=0.0))
+    start(handle)
+    (ack,) = service.wait_for("/ack")
+    parent, child = service.asked("/beat")
+    assert child.body["leases"] == [{"receipt": "secret-1", "progress": 2, "detail": {"pid": ack.body["leases"][0]["output"]}}]
+    assert child.connection != parent.connection
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
+
+    def handle(_message: LeasedMessage, _context: Context) -> int:
+        child = os.fork()
+        if child == 0:
+            time.sleep(5)
+            os._exit(0)
+        time.sleep(0.1)
+        os.kill(child, signal.SIGTERM)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    worker = Worker(willing.url, "default", handle)
+
+    def stop_when_acked() -> None:
+        willing.wait_for("/ack")
+        worker.stop()
+
+    threading.Thread(target=stop_when_acked, daemon=True).start()
+    worker.run()
+    assert willing.asked("/ack")[0].body["leases"][0]["output"] == -signal.SIGTERM
+
+
+@pytest.mark.scar(16)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_worker_ends_while_a_child_that_its_handler_forked_lives(willing: ScriptedService) -> None:
+    children: list[int] = []
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        child = os.fork()
+        if child == 0:
+            time.sleep(10)
+            os._exit(0)
+        children.append(child)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    started = time.monotonic()
+    Worker(willing.url, "default", handle).run()
+    took = time.monotonic() - started
+    try:
+        assert os.waitpid(children[0], os.WNOHANG) == (0, 0), "the child lives"
+        assert took < 3
+    finally:
+        os.kill(children[0], signal.SIGKILL)
+        os.waitpid(children[0], 0)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_keeps_no_end_of_its_parents_signal_pipe(willing: ScriptedService) -> None:
+    before = open_pipes()
+
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        child = os.fork()
+        if child == 0:
+            os._exit(len(open_pipes().keys() - before))
+        os.kill(os.getpid(), signal.SIGTERM)
+        context.stopping.wait(5)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    Worker(willing.url, "default", handle).run()
+    assert willing.asked("/ack")[0].body["leases"][0]["output"] == 0
+
+
+def test_a_worker_ends_though_somebody_holds_a_copy_of_its_signal_pipe(willing: ScriptedService) -> None:
+    before = open_pipes()
+    copies: list[int] = []
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        copies.extend(os.dup(number) for pipe, numbers in open_pipes().items() if pipe not in before for number in numbers)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    ended = threading.Event()
+
+    def close_in_the_end() -> None:
+        ended.wait(3)
+        for number in copies:
+            os.close(number)
+
+    closing = threading.Thread(target=close_in_the_end)
+    closing.start()
+    started = time.monotonic()
+    Worker(willing.url, "default", handle).run()
+    took = time.monotonic() - started
+    ended.set()
+    closing.join()
+    assert len(copies) == 2
+    assert took < 2
+
+
+def open_pipes() -> dict[int, list[int]]:
+    """The pipes that this process has open, each with the numbers of its ends."""
+    found: dict[int, list[int]] = {}
+    for number in range(256):
+        with contextlib.suppress(OSError):
+            status = os.fstat(number)
+            if stat.S_ISFIFO(status.st_mode):
+                found.setdefault(status.st_ino, []).append(number)
+    return found
+
+
+@pytest.mark.scar(16)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_hears_of_its_deadline(service: ScriptedService, start: Start) -> None:
+    """The child beats once, in vain, and then only waits."""
+
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        child = os.fork()
+        if child == 0:
+            context.beat()
+            os._exit(0 if context.lost.wait(5) else 1)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    service.on("POST", CLAIM, grant(lease(expires_in=0.6)), park)
+    service.on("POST", "/beat", problem(500, "internal"))
+    start(handle)
+    assert service.wait_for("/ack", timeout=10)[0].body["leases"][0]["output"] == 0
+
+
+def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:
+    now = time.monotonic()
+    reply = Reply(status=200, body=json.dumps({"leases": [lease()]}).encode(), retry_after=None, sent_at=now, answered_at=now)
+    (held,) = finish(claim("default", worker_id="w"), reply)
+    tracked = TrackedLease(held)
+    tracked.move()
+    before = tracked.next_beat_at
+    tracked.after_fork()
+    assert (before <= time.monotonic(), tracked.next_beat_at) == (True, math.inf)
