@@ -249,3 +249,9 @@ def test_an_extension_is_logged_for_debugging(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.DEBUG, logger=LOGGER), LeaseExtender().attach(msg, heartbeat):
         heartbeat.beat()
     assert caplog.record_tuples == [(LOGGER, logging.DEBUG, "Extended visibility for message abc-123 by 300 seconds")]
+
+
+@pytest.mark.parametrize("times", [{"interval": -1}, {"interval": float("nan")}, {"extension": 0}, {"extension": -5}])
+def test_times_that_cannot_be_meant_are_refused(times: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="seconds, not"):
+        LeaseExtenderConfig(**times)  # type: ignore[arg-type]  # the extension is a whole number; here it is wrong in another way

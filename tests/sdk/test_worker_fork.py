@@ -43,6 +43,25 @@ def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_child_that_a_handler_lets_go_on_does_not_settle_its_parents_message(
+    raises: bool, service: ScriptedService, start: Start
+) -> None:
+    def handle(_message: LeasedMessage, _context: Context) -> str:
+        child = os.fork()
+        if child == 0 and raises:
+            raise OSError("in the child")
+        if child:
+            os.waitpid(child, 0)
+        return "parent" if child else "child"
+
+    start(handle)
+    (ack,) = service.wait_for("/ack")
+    assert [item["output"] for item in ack.body["leases"]] == ["parent"]
+    assert service.asked("/nack") == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
 
     def handle(_message: LeasedMessage, _context: Context) -> int:

@@ -91,6 +91,38 @@ def test_a_nack_does_not_wait_for_a_service_that_takes_no_beats(service: Scripte
     service.wait_for("/nack", timeout=4.0)
 
 
+def test_an_exception_that_cannot_say_what_it_is_is_a_nack_all_the_same(service: ScriptedService, start: Start) -> None:
+    class SpeechlessError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        raise SpeechlessError
+
+    start(handle)
+    (nack,) = service.wait_for("/nack")
+    assert nack.body["leases"][0]["error"] == "SpeechlessError"
+
+
+def test_an_output_nested_too_deeply_is_a_nack(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, _context: Context) -> object:
+        output: list[object] = []
+        for _ in range(100_000):
+            output = [output]
+        return output
+
+    start(handle)
+    (item,) = service.wait_for("/nack")[0].body["leases"]
+    assert item["error"].startswith("RecursionError")
+    assert service.asked("/ack") == []
+
+
+@pytest.mark.parametrize("delay", [-5.0, float("nan"), float("inf"), 1e9])
+def test_a_delay_that_no_service_takes_is_refused_where_it_is_chosen(delay: float) -> None:
+    with pytest.raises(ValueError, match="delay must be from 0 to 31536000 seconds"):
+        leasebeat.RetryLater("rate limit", delay=delay)
+
+
 @pytest.mark.parametrize("output", [float("nan"), object()])
 def test_an_output_without_json_form_is_a_nack(output: object, service: ScriptedService, start: Start) -> None:
     start(lambda _message, _context: output)

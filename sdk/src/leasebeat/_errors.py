@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
+LONGEST_DELAY_S = 31_536_000.0
+
 
 class LeasebeatError(Exception):
     """The root of everything that this SDK raises on purpose."""
@@ -251,5 +253,12 @@ class RetryLater(LeasebeatError):  # noqa: N818 - a handler's decision, not an e
     """
 
     def __init__(self, reason: str = "", *, delay: float) -> None:
+        """Choose the delay, in seconds, at most a year.
+
+        Raises:
+            ValueError: If it is no such number.
+        """
+        if not 0 <= delay <= LONGEST_DELAY_S:
+            raise ValueError(f"delay must be from 0 to {LONGEST_DELAY_S:.0f} seconds, not {delay}")
         super().__init__(reason)
         self.delay = delay

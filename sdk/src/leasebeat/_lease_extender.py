@@ -1,6 +1,7 @@
 """`LeaseExtender`: beats extend a message's lease, so that only work in progress keeps it."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Generator
@@ -45,6 +46,17 @@ class LeaseExtenderConfig:
     interval: float = 60.0
     extension: int = 300
     enabled: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the times.
+
+        Raises:
+            ValueError: If `interval` is negative or not finite, or `extension` is not positive.
+        """
+        if not 0 <= self.interval < math.inf:
+            raise ValueError(f"interval must be 0 or more seconds, not {self.interval}")
+        if not 0 < self.extension < math.inf:
+            raise ValueError(f"extension must be more than 0 seconds, not {self.extension}")
 
 
 class LeaseExtender:

@@ -3,9 +3,11 @@
 import concurrent.futures
 import inspect
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from leasebeat._beat_sender import BeatSender
@@ -74,12 +76,17 @@ class Task:
     # --- work
 
     def _run(self, handler: Handler, loop: LoopThread, done: Callable[["Task"], None]) -> None:
+        process = os.getpid()
         try:
             output = self._work(handler, loop)
         except BaseException as error:  # noqa: BLE001 - whatever ends a handler, SystemExit included, ends its attempt
-            self._nack(error)
+            settle = partial(self._nack, error)
         else:
-            self._ack(output)
+            settle = partial(self._ack, output)
+        if os.getpid() != process:
+            return  # a child that the handler forked and let go on: the message is its parent's to settle
+        try:
+            settle()
         finally:
             self._sender.forget(self.tracked)
             done(self)
@@ -105,7 +112,7 @@ class Task:
             return
         try:
             self._settle("ack", lambda: self._client.ack_many([Ack(self.tracked.receipt, output)])[0], grace=LATE_ACK_GRACE_S)
-        except (InvalidRequestError, TypeError, ValueError) as error:
+        except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
             _log.warning("The output of message %s cannot be stored: %s", self.tracked.message_id, error)
             self._send_nack(Nack(self.tracked.receipt, _text(error)))
 
@@ -179,6 +186,9 @@ class Task:
 
 def _text(error: BaseException) -> str:
     """What the service keeps of an error: its type and message, without what no service could store."""
-    said = str(error)
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001 - an error that cannot say what it is still ends the attempt
+        said = ""
     text = f"{type(error).__name__}: {said}" if said else type(error).__name__
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()[:MAX_ERROR_CHARS]
