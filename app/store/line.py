@@ -5,6 +5,7 @@ for, nothing was ready for those who stood in line before it ran: whoever of the
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -98,6 +99,8 @@ class Line:
         try:
             return await caller.answer
         except asyncio.CancelledError:
+            with contextlib.suppress(ValueError):
+                self.callers.remove(caller)
             if caller.answer.done() and not caller.answer.cancelled() and caller.answer.exception() is None:
                 await self.give_back(caller.answer.result())
             raise

@@ -1,54 +1,154 @@
 """Parked claims: a lease starts when it is granted, reaches whoever waits, and is never lost on the way."""
 
+import json
+import signal
 import socket
 import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
 
+import anyio
 import asyncpg
 import pytest
-from harness.api import Api
+from harness.api import Api, Json
+from harness.metrics import value
+from harness.postgres import Databases
 from harness.server import Server
 from harness.wait import until
 
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+RARELY = 30
+"""A sweep interval, in seconds, that none of these tests lasts: whoever is served before that was woken."""
+
+GRANTING, REPEATING = "fairness_key", "claim_id"
+"""Words by which to know the statement that grants leases, and the one that looks for those of a claim id."""
+
+
+def parked_on(server: Server) -> int:
+    """Count the claims that are parked on a server."""
+    return int(value(server.api, "leasebeat_parked_claims"))
+
 
 @pytest.fixture
-def parked(api: Api) -> Callable[[], int]:
+def parked(server: Server) -> Callable[[], int]:
     """Count the claims that are parked on the shared server."""
-
-    def count() -> int:
-        lines = api.client.get("/metrics").text.splitlines()
-        return int(float(next(line.rpartition(" ")[2] for line in lines if line.startswith("leasebeat_parked_claims"))))
-
-    return count
+    return lambda: parked_on(server)
 
 
-def abandon_claims(server: Server, queue: str, number: int, **options: float) -> list[socket.socket]:
+@pytest.fixture(scope="module")
+def rare_sweeper(postgres: Databases) -> Iterator[Server]:
+    """A server whose parked claims are served because they are woken, not because they poll."""
+    with Server(postgres.create(), sweep_interval=RARELY) as server:
+        yield server
+
+
+def abandon_claims(server: Server, queue: str, number: int, **options: Json) -> list[socket.socket]:
     """Send claims on raw connections that never read the answer, and return the connections."""
-    body = ('{"worker_id": "gone", "wait": 20' + "".join(f', "{name}": {value}' for name, value in options.items()) + "}").encode()
+    body = json.dumps({"worker_id": "gone", "wait": 20} | options).encode()
     head = f"POST /queues/{queue}/leases HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     connections = []
     for _ in range(number):
         connection = socket.create_connection(("127.0.0.1", server.port))
+        connection.settimeout(20)
         connection.sendall(head.encode() + body)
         connections.append(connection)
     return connections
 
 
+def leave(server: Server, connections: list[socket.socket]) -> None:
+    """Close connections, and see to it that the server has noticed: it has closed its end too, and answered nothing."""
+    with ExitStack() as closing:
+        for connection in connections:
+            closing.enter_context(connection).shutdown(socket.SHUT_WR)
+        for connection in connections:
+            assert connection.recv(1) == b""
+    assert server.api.client.get("/healthz").status_code == 200
+
+
+def close(connections: list[socket.socket]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+class HeldBack:
+    """Statements on leases that wait, because a test has locked the table."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._transaction = connection.transaction()
+
+    async def lock(self, mode: str) -> None:
+        await self._transaction.start()
+        await self._connection.execute(f"lock table lease in {mode} mode")
+
+    async def let_go(self) -> None:
+        await self._transaction.rollback()
+
+    async def under_way(self, words: str, at_least: int = 1) -> None:
+        """Wait until statements with these words in them wait for the lock."""
+        query = (
+            "select count(*) >= $2 from pg_stat_activity "
+            "where datname = current_database() and wait_event_type = 'Lock' and query like '%' || $1 || '%'"
+        )
+        await self._until(query, words, at_least)
+
+    async def all_done(self) -> None:
+        """Wait until Postgres has answered every statement of the service, and no transaction is open."""
+        query = (
+            "select count(*) = 0 from pg_stat_activity "
+            "where datname = current_database() and application_name = 'leasebeat' and state <> 'idle'"
+        )
+        await self._until(query)
+
+    async def _until(self, query: str, *arguments: object) -> None:
+        with anyio.fail_after(20):
+            while not await self._connection.fetchval(f"select ({query}) from pg_stat_clear_snapshot()", *arguments):  # noqa: ASYNC110
+                await anyio.sleep(0.005)
+
+
+@asynccontextmanager
+async def held_back(database_url: str, mode: str = "share") -> AsyncIterator[HeldBack]:
+    """Hold back every statement that would grant or end leases (mode `share`), or that looks at one (`access exclusive`)."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        holding = HeldBack(connection)
+        await holding.lock(mode)
+        yield holding
+    finally:
+        await connection.close()
+
+
+@contextmanager
+def stopped(server: Server) -> Iterator[None]:
+    """Let a server see nothing for a while, and then everything that happened meanwhile at once."""
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
 @pytest.mark.scar(18)
 @pytest.mark.rule(1, 14)
-def test_a_lease_starts_when_it_is_granted_not_when_it_was_asked_for(api: Api, queue: str) -> None:
+async def test_a_lease_starts_when_it_is_granted_not_when_it_was_asked_for(
+    api: Api, queue: str, parked: Callable[[], int], sql: Connection
+) -> None:
     with ThreadPoolExecutor(2) as pool:
-        claims = [pool.submit(api.claim, queue, wait=1.6, visibility_timeout=1) for _ in range(2)]
-        time.sleep(1.2)
-        api.send(queue, "work")
-        granted = [lease for claim in claims for lease in claim.result()]
-    (lease,) = granted
-    assert 0.95 < lease["expires_in"] <= 1
-    assert api.beat(lease["receipt"])[0]["status"] == "extended"
+        claims = {pool.submit(api.claim_one, queue, wait=30, visibility_timeout=20) for _ in range(2)}
+        until(lambda: parked() == 2)
+        while claims:
+            sent_at = await sql.fetchval("select clock_timestamp()")
+            api.send(queue, "work")
+            # The moments are of one clock, so this holds to the microsecond, however long it takes.
+            granted, claims = wait(claims, timeout=20, return_when=FIRST_COMPLETED)
+            (lease,) = [claim.result() for claim in granted]
+            assert datetime.fromisoformat(lease["expires_at"]) >= sent_at + timedelta(seconds=20)
+            assert lease["expires_in"] == pytest.approx(20)
+            assert api.beat(lease["receipt"])[0]["status"] == "extended"
 
 
 @pytest.mark.scar(19)
@@ -63,13 +163,13 @@ def test_repeating_a_claim_returns_the_same_leases(api: Api, queue: str) -> None
 
 @pytest.mark.scar(19)
 @pytest.mark.rule(14)
-def test_a_claim_that_is_repeated_while_it_is_parked_gets_one_set_of_leases(api: Api, queue: str) -> None:
+def test_a_claim_that_is_repeated_while_it_is_parked_gets_one_set_of_leases(api: Api, queue: str, parked: Callable[[], int]) -> None:
     def claim(_: int) -> list[str]:
-        return [lease["receipt"] for lease in api.claim(queue, wait=5, claim_id="same", max_messages=2)]
+        return [lease["receipt"] for lease in api.claim(queue, wait=30, claim_id="same", max_messages=2)]
 
     with ThreadPoolExecutor(4) as pool:
         answers = [pool.submit(claim, n) for n in range(4)]
-        time.sleep(0.2)
+        until(lambda: parked() == 4)
         api.send(queue, 1, 2, 3)
         assert len({tuple(answer.result()) for answer in answers}) == 1
     assert len(api.claim(queue, max_messages=5)) == 1
@@ -87,14 +187,68 @@ def test_a_claim_repeated_on_another_replica_gets_the_same_leases(start_server: 
         assert one == two
 
 
+@pytest.mark.scar(19, 21)
+@pytest.mark.rule(14)
+async def test_a_dropped_repeat_of_a_claim_takes_no_lease_from_the_worker_that_holds_it(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    server.api.send("default", *range(20))
+    for n in range(20):
+        receipt = server.api.claim_one("default", claim_id=f"call-{n}")["receipt"]
+        async with held_back(database_url, "access exclusive") as holding:
+            repeat = abandon_claims(server, "default", 1, worker_id="worker", claim_id=f"call-{n}")
+            await holding.under_way(REPEATING)
+            leave(server, repeat)
+        until(lambda: parked_on(server) == 0)
+        assert [server.api.beat(receipt)[0]["status"] for _ in range(2)] == ["extended", "held"]
+        server.api.ack(receipt)
+
+
+@pytest.mark.scar(19, 21)
+@pytest.mark.rule(14)
+def test_repeats_of_claims_on_connections_that_close_at_once_take_no_lease_either(server: Server, api: Api, queue: str) -> None:
+    api.send(queue, *range(20))
+    receipts = [api.claim_one(queue, claim_id=f"{queue}-{n}")["receipt"] for n in range(20)]
+    for n in range(20):
+        for connection in abandon_claims(server, queue, 1, worker_id="worker", claim_id=f"{queue}-{n}"):
+            connection.close()
+    until(lambda: parked_on(server) == 0)
+    assert api.claim(queue) == []
+    assert [answer["status"] for answer in api.beat(*receipts)] == ["extended"] * 20
+    assert [answer["status"] for answer in api.beat(*receipts)] == ["held"] * 20
+
+
+@pytest.mark.scar(19, 21)
+@pytest.mark.rule(14)
+async def test_a_claim_whose_connection_broke_and_that_is_repeated_gets_leases_that_last(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    api = server.api
+    api.send("default", *range(20))
+    with ThreadPoolExecutor(1) as pool:
+        for n in range(20):
+            async with held_back(database_url) as holding:
+                broken = abandon_claims(server, "default", 1, worker_id="worker", claim_id=f"call-{n}")
+                await holding.under_way(GRANTING)
+                repeated = pool.submit(api.claim_one, "default", claim_id=f"call-{n}", wait=20)
+                until(lambda: parked_on(server) == 2)
+                leave(server, broken)
+            receipt = repeated.result()["receipt"]
+            until(lambda: parked_on(server) == 0)
+            assert [api.beat(receipt)[0]["status"] for _ in range(2)] == ["extended", "held"]
+            api.ack(receipt)
+
+
 @pytest.mark.rule(14)
 def test_unconfirmed_leases_come_back_soon_and_confirmed_ones_last(api: Api, queue: str) -> None:
     api.send(queue, "unheard", "heard")
-    unheard, heard = api.claim(queue, max_messages=2, confirm_within=0.3, visibility_timeout=60)
-    assert 0 < unheard["expires_in"] <= 0.3
+    unheard, heard = api.claim(queue, max_messages=2, confirm_within=1.5, visibility_timeout=600)
+    assert unheard["expires_in"] == pytest.approx(1.5)
     (beat,) = api.beat(heard["receipt"])
-    assert beat["expires_in"] > 59
-    again = api.claim_one(queue, wait=3)
+    assert beat["expires_in"] == pytest.approx(600)
+    again = api.claim_one(queue, wait=20)
     assert (again["message"]["body"], again["attempt"], again["generation"]) == ("unheard", 1, 2)
     assert api.message(again["message"]["id"])["unconfirmed_count"] == 1
 
@@ -102,16 +256,18 @@ def test_unconfirmed_leases_come_back_soon_and_confirmed_ones_last(api: Api, que
 @pytest.mark.scar(20)
 @pytest.mark.rule(11)
 @pytest.mark.parametrize("way", ["send", "delayed send", "nack", "delayed nack", "release", "expiry", "unconfirmed"])
-def test_a_parked_claim_wakes_for_every_way_into_pending(api: Api, queue: str, parked: Callable[[], int], way: str) -> None:
+def test_a_parked_claim_wakes_for_every_way_into_pending(rare_sweeper: Server, way: str) -> None:
+    api, queue = rare_sweeper.api, f"way-{way.replace(' ', '-')}"
+    api.put_queue(queue)
     receipt = ""
     if "send" not in way:
         api.send(queue, "work")
-        options: dict[str, Any] = {"expiry": {"visibility_timeout": 0.4}, "unconfirmed": {"confirm_within": 0.4}}.get(way, {})
+        options: dict[str, Any] = {"expiry": {"visibility_timeout": 1}, "unconfirmed": {"confirm_within": 1}}.get(way, {})
         receipt = api.claim_one(queue, **options)["receipt"]
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(api.claim, queue, wait=10)
-        until(lambda: parked() == 1)
-        start = time.monotonic()
+        # It ends before the polling that is the safety net comes for the first time.
+        waiting = pool.submit(api.claim, queue, wait=RARELY - 10)
+        until(lambda: parked_on(rare_sweeper) == 1 or waiting.done())
         match way:
             case "send":
                 api.send(queue, "work")
@@ -125,33 +281,26 @@ def test_a_parked_claim_wakes_for_every_way_into_pending(api: Api, queue: str, p
                 api.release(receipt)
         (lease,) = waiting.result()
     assert lease["message"]["body"] == "work"
-    # The polling that is the safety net comes once a second; a wake-up is what comes sooner.
-    assert time.monotonic() - start < 0.8
 
 
 @pytest.mark.scar(20)
 @pytest.mark.rule(11)
 def test_a_claim_parked_on_one_replica_wakes_for_a_send_through_another(start_server: Callable[..., Server]) -> None:
-    sender, waiter = (start_server(sweep_interval=30).api for _ in range(2))
-    delays = []
+    sender, waiter = (start_server(sweep_interval=RARELY) for _ in range(2))
     for _ in range(3):
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(waiter.claim, "default", wait=20)
-            time.sleep(0.3)
-            sender.send("default", "work")
-            start = time.monotonic()
+            waiting = pool.submit(waiter.api.claim, "default", wait=RARELY - 10)
+            until(lambda: parked_on(waiter) == 1)
+            sender.api.send("default", "work")
             assert len(waiting.result()) == 1
-            delays.append(time.monotonic() - start)
-    assert max(delays) < 2
 
 
 @pytest.mark.scar(21)
 @pytest.mark.rule(14)
 def test_nothing_is_leased_to_a_client_that_has_gone(api: Api, server: Server, queue: str, parked: Callable[[], int]) -> None:
-    for connection in abandon_claims(server, queue, 5):
-        until(lambda: parked() >= 1)
-        connection.close()
-    until(lambda: parked() == 0)
+    leaving = abandon_claims(server, queue, 5)
+    until(lambda: parked() == 5)
+    leave(server, leaving)
     (message_id,) = api.send(queue, "work")
     assert api.message(message_id)["status"] == "pending"
     lease = api.claim_one(queue)
@@ -159,64 +308,124 @@ def test_nothing_is_leased_to_a_client_that_has_gone(api: Api, server: Server, q
 
 
 @pytest.mark.scar(21)
-@pytest.mark.rule(14)
-def test_a_lease_granted_to_a_client_that_is_just_leaving_is_released_uncounted(api: Api, server: Server, queue: str) -> None:
-    """Close connections in the same moment as messages arrive: whichever comes first, every message ends up with a live claim."""
-    for _ in range(20):
-        leaving = abandon_claims(server, queue, 3)
-        closer = threading.Thread(target=lambda gone: [connection.close() for connection in gone], args=(leaving,))
-        time.sleep(0.02)
+@pytest.mark.rule(9, 14)
+@pytest.mark.parametrize("together", [False, True], ids=["while it is granted", "together with the grant"])
+async def test_a_lease_granted_to_a_client_that_is_just_leaving_is_released_at_once_uncounted(
+    start_server: Callable[..., Server], database_url: str, together: bool
+) -> None:
+    server = start_server(sweep_interval=RARELY)
+    server.api.put_queue("empty")
+    (message_id,) = server.api.send("default", "work")
+    for _ in range(3):
+        server.api.claim("empty")  # the statement is prepared, so that nothing more is asked of the server to carry it out
+    async with held_back(database_url) as holding:
+        leaving = abandon_claims(server, "default", 1)
+        await holding.under_way(GRANTING)
+        if together:
+            with stopped(server):
+                await holding.let_go()
+                await holding.all_done()
+                leaving[0].shutdown(socket.SHUT_WR)
+            assert leaving[0].recv(1) == b""
+            leaving[0].close()
+        else:
+            leave(server, leaving)
+    # The lease would last for five minutes.
+    lease = server.api.claim_one("default", wait=RARELY - 10)
+    assert (lease["message"]["id"], lease["attempt"], lease["generation"]) == (message_id, 1, 2)
+    message = server.api.message(message_id)
+    assert (message["released_count"], message["attempt_count"]) == (1, 0)
+
+
+@pytest.mark.scar(21)
+@pytest.mark.rule(9, 14)
+async def test_of_many_clients_that_leave_while_their_leases_are_granted_none_keeps_one(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    """Half of them leave before the grant, the others in the same moment."""
+    server = start_server(sweep_interval=RARELY)
+    api = server.api
+    leaving = abandon_claims(server, "default", 20)
+    until(lambda: parked_on(server) == 20)
+    async with held_back(database_url) as holding:
+        api.send("default", *range(20))
+        await holding.under_way(GRANTING)
+        leave(server, leaving[:10])
+        closer = threading.Thread(target=close, args=(leaving[10:],))
         closer.start()
-        api.send(queue, "work")
-        closer.join()
-    taken: list[int] = []
-    while len(taken) < 20:
-        leases = api.claim(queue, wait=2, max_messages=20)
-        taken += [lease["attempt"] for lease in leases]
-        if not leases:
-            break
-    orphans = api.call("GET", f"/leases?queue={queue}&worker_id=gone")["items"]
+    closer.join()
+    taken: list[Json] = []
+
+    def orphans() -> int:
+        return len(api.call("GET", "/leases?queue=default&worker_id=gone")["items"])
+
+    def all_found() -> bool:
+        taken.extend(api.claim("default", max_messages=20))
+        return len(taken) + orphans() == 20
+
+    until(all_found)
     # An answer that was already on the wire when the client left cannot be called back: such a lease runs out instead.
-    assert len(taken) + len(orphans) == 20
-    assert set(taken) == {1}
+    assert 10 <= len(taken) <= 20
+    assert {(lease["attempt"], lease["generation"]) for lease in taken} == {(1, 2)}
+    messages = [api.message(lease["message"]["id"]) for lease in taken]
+    assert {(message["released_count"], message["attempt_count"]) for message in messages} == {(1, 0)}
 
 
 @pytest.mark.scar(22)
 @pytest.mark.rule(11)
 def test_aborted_claims_leak_no_connection(start_server: Callable[..., Server]) -> None:
     server = start_server()
-    api = server.api
     for _ in range(4):
-        for connection in abandon_claims(server, "default", 50):
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-            connection.close()
-    start = time.monotonic()
-    api.send("default", "work")
-    assert api.claim_one("default", wait=2)["message"]["body"] == "work"
-    assert time.monotonic() - start < 2
+        leaving = abandon_claims(server, "default", 50)
+        until(lambda: parked_on(server) == 50)
+        leave(server, leaving)
+        until(lambda: parked_on(server) == 0)
+    server.api.send("default", "work")
+    assert server.api.claim_one("default")["message"]["body"] == "work"
 
 
 @pytest.mark.scar(22)
-async def test_aborted_claims_leave_no_open_transaction(server: Server, queue: str, sql: "asyncpg.Connection[asyncpg.Record]") -> None:
-    for connection in abandon_claims(server, queue, 50):
-        connection.close()
+@pytest.mark.rule(11)
+async def test_claims_aborted_while_their_statements_are_under_way_leave_no_connection_or_transaction_behind(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    """200 claims on 20 queues: more statements than there are connections, so that some are under way and the others wait for one."""
+    server = start_server(sweep_interval=RARELY)
+    api = server.api
+    queues = [f"queue-{n}" for n in range(20)]
+    for queue in queues:
+        api.put_queue(queue)
+    async with held_back(database_url) as holding:
+        leaving = [connection for queue in queues for connection in abandon_claims(server, queue, 10)]
+        await holding.under_way(GRANTING, at_least=4)
+        leave(server, leaving)
+        await holding.let_go()
+        until(lambda: parked_on(server) == 0)
+        await holding.all_done()
+    with ThreadPoolExecutor(len(queues)) as pool:
+        for queue in queues:
+            api.send(queue, "work")
+        assert [lease["generation"] for lease in pool.map(api.claim_one, queues)] == [1] * len(queues)
+
+
+@pytest.mark.scar(22)
+async def test_aborted_claims_leave_no_open_transaction(server: Server, queue: str, parked: Callable[[], int], sql: Connection) -> None:
+    leaving = abandon_claims(server, queue, 50)
+    until(lambda: parked() == 50)
+    leave(server, leaving)
+    until(lambda: parked() == 0)
     idle = "select count(*) from pg_stat_activity where datname = current_database() and state like 'idle in transaction%'"
     assert await sql.fetchval(idle) == 0
 
 
 @pytest.mark.scar(23)
 @pytest.mark.rule(11)
-async def test_parked_claims_hold_no_database_connection(
-    server: Server, queue: str, parked: Callable[[], int], sql: "asyncpg.Connection[asyncpg.Record]"
-) -> None:
+async def test_parked_claims_hold_no_database_connection(server: Server, queue: str, parked: Callable[[], int], sql: Connection) -> None:
     waiting = abandon_claims(server, queue, 200)
     until(lambda: parked() == 200)
     connections = await sql.fetchval("select count(*) from pg_stat_activity where datname = current_database()")
     assert connections < 20
-    start = time.monotonic()
     server.api.send(queue, *range(200))
-    assert time.monotonic() - start < 1
     until(lambda: parked() == 0)
     for connection in waiting:
         connection.close()
@@ -224,11 +433,10 @@ async def test_parked_claims_hold_no_database_connection(
 
 @pytest.mark.rule(11)
 def test_a_stopping_service_answers_parked_claims_at_once(start_server: Callable[..., Server]) -> None:
-    server = start_server()
+    server = start_server(shutdown_grace=60)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(server.api.claim, "default", wait=40)
-        time.sleep(0.3)
-        start = time.monotonic()
-        assert server.stop() == 0
+        waiting = pool.submit(server.api.claim, "default", wait=50)
+        until(lambda: parked_on(server) == 1)
+        # Sooner than both the claim's own end and that of the grace which open requests have.
+        assert server.stop(timeout=25) == 0
         assert waiting.result() == []
-    assert time.monotonic() - start < 5

@@ -3,29 +3,21 @@
 import pytest
 from harness.api import Api
 
-SHORT = {"visibility_timeout": 0.2, "extension": 0.2, "beat_interval": 0.05}
-
 
 def lost_lease(api: Api, queue: str, *, workers: tuple[str, str]) -> tuple[str, str]:
     """Let a first lease run out and a second be granted on the same message; return both receipts."""
-    first = api.claim_one(queue, workers[0])
-    second = api.claim_one(queue, workers[1], wait=5, visibility_timeout=60)
+    first = api.claim_one(queue, workers[0], visibility_timeout=0.2)
+    second = api.claim_one(queue, workers[1], wait=20)
     assert second["message"]["id"] == first["message"]["id"]
     assert second["generation"] == first["generation"] + 1
     return first["receipt"], second["receipt"]
 
 
-@pytest.fixture
-def short_queue(api: Api, queue: str) -> str:
-    api.put_queue(queue, **SHORT)
-    return queue
-
-
 @pytest.mark.scar(1)
 @pytest.mark.rule(2, 6)
-def test_a_stale_holder_cannot_write_its_failure_over_the_winners_success(api: Api, short_queue: str) -> None:
-    (message_id,) = api.send(short_queue, "work")
-    stale, winner = lost_lease(api, short_queue, workers=("a", "b"))
+def test_a_stale_holder_cannot_write_its_failure_over_the_winners_success(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    stale, winner = lost_lease(api, queue, workers=("a", "b"))
     assert api.ack(winner, output={"by": "b"})[0]["status"] == "acked"
     before = api.message(message_id)
 
@@ -40,9 +32,9 @@ def test_a_stale_holder_cannot_write_its_failure_over_the_winners_success(api: A
 
 @pytest.mark.scar(1)
 @pytest.mark.rule(2)
-def test_a_stale_holders_failure_leaves_the_running_attempt_alone(api: Api, short_queue: str) -> None:
-    (message_id,) = api.send(short_queue, "work")
-    stale, holder = lost_lease(api, short_queue, workers=("a", "b"))
+def test_a_stale_holders_failure_leaves_the_running_attempt_alone(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    stale, holder = lost_lease(api, queue, workers=("a", "b"))
     before = api.message(message_id)
     assert api.nack(stale, error="a failed")[0]["status"] == "lost"
     assert api.release(stale)[0]["status"] == "lost"
@@ -53,9 +45,9 @@ def test_a_stale_holders_failure_leaves_the_running_attempt_alone(api: Api, shor
 @pytest.mark.scar(2)
 @pytest.mark.rule(2)
 @pytest.mark.parametrize("verb", ["beat", "ack", "nack", "release"])
-def test_the_same_workers_older_receipt_is_refused(api: Api, short_queue: str, verb: str) -> None:
-    (message_id,) = api.send(short_queue, "work")
-    older, newer = lost_lease(api, short_queue, workers=("same-worker", "same-worker"))
+def test_the_same_workers_older_receipt_is_refused(api: Api, queue: str, verb: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    older, newer = lost_lease(api, queue, workers=("same-worker", "same-worker"))
     before = api.message(message_id)
     assert getattr(api, verb)(older)[0]["status"] == "lost"
     assert api.message(message_id) == before
@@ -64,9 +56,9 @@ def test_the_same_workers_older_receipt_is_refused(api: Api, short_queue: str, v
 
 @pytest.mark.scar(3)
 @pytest.mark.rule(2)
-def test_a_stale_holders_completion_is_refused_in_words_a_program_can_act_on(api: Api, short_queue: str) -> None:
-    (message_id,) = api.send(short_queue, "work")
-    stale, holder = lost_lease(api, short_queue, workers=("a", "b"))
+def test_a_stale_holders_completion_is_refused_in_words_a_program_can_act_on(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    stale, holder = lost_lease(api, queue, workers=("a", "b"))
     (answer,) = api.ack(stale, output="too late")
     assert answer == {"receipt": stale, "status": "lost", "late": False}
     assert api.message(message_id)["status"] == "in_progress"
@@ -76,9 +68,9 @@ def test_a_stale_holders_completion_is_refused_in_words_a_program_can_act_on(api
 
 
 @pytest.mark.rule(6)
-def test_a_late_report_that_is_repeated_is_kept_once(api: Api, short_queue: str) -> None:
-    (message_id,) = api.send(short_queue, "work")
-    stale, _ = lost_lease(api, short_queue, workers=("a", "b"))
+def test_a_late_report_that_is_repeated_is_kept_once(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    stale, _ = lost_lease(api, queue, workers=("a", "b"))
     for _ in range(5):
         api.ack(stale, output="too late")
     assert [each["kind"] for each in api.checkpoints(message_id)].count("late_report") == 1

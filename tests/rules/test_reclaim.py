@@ -6,38 +6,49 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from operator import itemgetter
 
+import anyio
 import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.postgres import number
 from harness.server import Server
+from harness.wait import until
+
+RARELY = 30
+"""A sweep interval, in seconds, that none of these tests lasts: what happens sooner was due at a moment, or woken."""
 
 
 @pytest.mark.rule(8)
-def test_a_lease_that_runs_out_is_redelivered_within_milliseconds(api: Api, queue: str) -> None:
-    api.put_queue(queue, visibility_timeout=0.3, extension=0.3, beat_interval=0.1, max_attempts=100)
-    api.send(queue, "work")
+def test_a_lease_that_runs_out_is_redelivered_within_milliseconds(
+    start_server: Callable[..., Server], record_testsuite_property: Callable[[str, object], None]
+) -> None:
+    api = start_server(sweep_interval=RARELY).api
+    api.send("default", "work", max_attempts=100)
     delays = []
-    api.claim_one(queue)
-    for generation in range(2, 7):
+    api.claim_one("default", visibility_timeout=0.3)
+    for generation in range(2, 10):
         start = time.monotonic()
-        assert api.claim_one(queue, wait=5)["generation"] == generation
+        assert api.claim_one("default", wait=RARELY - 10, visibility_timeout=0.3)["generation"] == generation
         delays.append(time.monotonic() - start - 0.3)
-    assert statistics.median(delays) < 0.05
+    record_testsuite_property("from expiry to redelivery, one lease", f"best {min(delays):.3f} s, median {statistics.median(delays):.3f} s")
+    # A busy machine delays some of them, a slow service all.
+    assert min(delays) < 0.05
 
 
 @pytest.mark.scar(28)
 @pytest.mark.rule(8)
 def test_a_beaten_lease_lives_and_runs_out_once_the_beats_stop(api: Api, queue: str) -> None:
-    api.put_queue(queue, visibility_timeout=0.3, extension=0.3, beat_interval=0.05)
+    api.put_queue(queue, visibility_timeout=1.5, extension=1.5, beat_interval=0.1)
     api.send(queue, "work")
     receipt = api.claim_one(queue)["receipt"]
-    end = time.monotonic() + 1.2
+    end = time.monotonic() + 2 * 1.5
     while time.monotonic() < end:
         assert api.beat(receipt)[0]["status"] in {"extended", "held"}
         assert api.claim(queue) == []
         time.sleep(0.02)
-    assert api.claim_one(queue, wait=5)["generation"] == 2
+    assert api.claim_one(queue, wait=20)["generation"] == 2
     assert api.beat(receipt)[0]["status"] == "lost"
 
 
@@ -48,74 +59,101 @@ async def test_a_renewal_that_slips_in_before_the_reclaim_keeps_its_lease(
 ) -> None:
     """Hold the lease's row while it is due, renew it, and let go: whoever waited or looked before must find it renewed."""
     (message_id,) = api.send(queue, "work")
-    receipt = api.claim_one(queue, visibility_timeout=0.2)["receipt"]
+    receipt = api.claim_one(queue, visibility_timeout=1.5)["receipt"]
+    lease = "from lease where message_id = $1"
     async with sql.transaction():
-        await sql.execute("select from lease where message_id = $1 for update", int(message_id))
-        await sql.execute("select pg_sleep(0.4)")
-        await sql.execute("update lease set expires_at = now() + interval '1 minute' where message_id = $1", int(message_id))
-    await sql.execute("select pg_sleep(0.2)")
+        expires_at = await sql.fetchval(f"select expires_at {lease} for update", int(message_id))
+        await sql.execute("select pg_sleep(extract(epoch from $1 - clock_timestamp()) + 0.2)", expires_at)
+        await sql.execute(
+            "update lease set expires_at = clock_timestamp() + interval '1 hour' where message_id = $1 and clock_timestamp() > expires_at",
+            int(message_id),
+        )
+    # The reclaimer has looked at it since when its next look is due at its new end.
+    looked_at = f"select check_at = expires_at and check_at > $2 {lease}"
+    with anyio.fail_after(20):
+        while not await sql.fetchval(looked_at, int(message_id), expires_at):  # noqa: ASYNC110
+            await anyio.sleep(0.005)
     assert api.message(message_id)["status"] == "in_progress"
     assert api.message(message_id)["expired_count"] == 0
     assert api.beat(receipt)[0]["status"] == "extended"
 
 
 @pytest.mark.rule(8)
-def test_delayed_messages_are_promoted_on_time(api: Api, queue: str) -> None:
+def test_delayed_messages_are_promoted_on_time(start_server: Callable[..., Server]) -> None:
+    api = start_server(sweep_interval=RARELY).api
     start = time.monotonic()
-    api.send(queue, "later", delay=0.4)
-    api.send(queue, "sooner", delay=0.2)
-    assert api.claim(queue) == []
-    assert api.claim_one(queue, wait=5)["message"]["body"] == "sooner"
-    assert 0.2 <= time.monotonic() - start < 0.35
-    assert api.claim_one(queue, wait=5)["message"]["body"] == "later"
-    assert 0.4 <= time.monotonic() - start < 0.55
+    api.send("default", "later", delay=2)
+    assert api.claim("default") == []
+    api.send("default", "sooner", delay=0.4)
+    assert api.claim_one("default", wait=RARELY - 10)["message"]["body"] == "sooner"
+    assert time.monotonic() - start >= 0.4
+    assert api.claim_one("default", wait=RARELY - 10)["message"]["body"] == "later"
+    assert time.monotonic() - start >= 2
 
 
 @pytest.mark.rule(8)
-def test_a_restart_re_arms_nothing(start_server: Callable[..., Server]) -> None:
+def test_a_restart_re_arms_nothing(start_server: Callable[..., Server], database_url: str) -> None:
     first = start_server()
     api = first.api
     api.send("default", "leased")
-    api.claim_one("default", visibility_timeout=0.5)
-    api.send("default", "delayed", delay=0.5)
+    api.claim_one("default", visibility_timeout=2)
+    api.send("default", "delayed", delay=2)
     first.kill()
-    time.sleep(0.6)
-    api = start_server().api
-    delivered = {lease["message"]["body"] for lease in (api.claim_one("default", wait=2), api.claim_one("default", wait=2))}
+    waiting = "(select count(*) from lease {0}) + (select count(*) from message where status = 'scheduled' {1})"
+    assert number(database_url, f"select {waiting.format('', '')}") == 2
+    due = f"select {waiting.format('where expires_at < now()', 'and available_at < now()')}"
+    until(lambda: number(database_url, due) == 2)
+    api = start_server(sweep_interval=RARELY).api
+    delivered = {api.claim_one("default", wait=RARELY - 10)["message"]["body"] for _ in range(2)}
     assert delivered == {"leased", "delayed"}
 
 
 @pytest.mark.rule(8)
-def test_any_replica_reclaims_what_another_granted(start_server: Callable[..., Server]) -> None:
-    one, two = start_server(), start_server()
+def test_any_replica_reclaims_what_another_granted_when_it_runs_out(start_server: Callable[..., Server], database_url: str) -> None:
+    one = start_server()
     one.api.send("default", *range(20))
-    one.api.claim("default", max_messages=20, visibility_timeout=1.5)
+    one.api.claim("default", max_messages=20, visibility_timeout=5)
+    # It finds the leases when it starts, and looks again by itself only long after they have run out.
+    two = start_server(sweep_interval=RARELY)
     one.kill()
-    start = time.monotonic()
+    assert number(database_url, "select count(*) from lease where expires_at > now()") == 20
     api = two.api
     redelivered = Counter[str]()
     while redelivered.total() < 20:
-        redelivered.update(lease["message"]["id"] for lease in api.claim("default", wait=10, max_messages=20, visibility_timeout=60))
-    assert time.monotonic() - start < 1.7
+        leases = api.claim("default", wait=RARELY - 10, max_messages=20, visibility_timeout=60)
+        assert leases
+        redelivered.update(lease["message"]["id"] for lease in leases)
     assert set(redelivered.values()) == {1}
+    assert {api.message(each)["expired_count"] for each in redelivered} == {1}
 
 
 @pytest.mark.rule(8)
-def test_two_replicas_reclaim_each_lease_once_and_each_replicas_wakes_the_others_callers(start_server: Callable[..., Server]) -> None:
-    one, two = start_server(), start_server()
-    ids = one.api.send("default", *range(200), max_attempts=10)
-    one.api.claim("default", max_messages=200, visibility_timeout=0.5)
+def test_two_replicas_reclaim_each_lease_once(start_server: Callable[..., Server]) -> None:
+    apis = [start_server().api for _ in range(2)]
+    ids = apis[0].send("default", *range(200), max_attempts=10)
+    with ThreadPoolExecutor(2) as pool:
+        # Both know the moment that the leases run out, and both go for them then.
+        list(pool.map(lambda api: api.claim("default", max_messages=100, visibility_timeout=1), apis))
+    redelivered: list[str] = []
 
-    def redelivered(server: Server) -> list[str]:
-        api, found = server.api, []
-        while leases := api.claim("default", wait=1.5, max_messages=10, visibility_timeout=60):
-            found += [lease["message"]["id"] for lease in leases]
-        return found
+    def take(api: Api) -> None:
+        while len(redelivered) < 200:
+            redelivered.extend(lease["message"]["id"] for lease in api.claim("default", wait=0.5, max_messages=10, visibility_timeout=120))
 
     with ThreadPoolExecutor(2) as pool:
-        shares = list(pool.map(redelivered, (one, two)))
-    assert sorted(shares[0] + shares[1], key=int) == ids
-    assert {two.api.message(each)["expired_count"] for each in ids} == {1}
+        list(pool.map(take, apis))
+    assert sorted(redelivered, key=int) == ids
+    assert {apis[1].message(each)["expired_count"] for each in ids} == {1}
+
+
+@pytest.mark.scar(20)
+@pytest.mark.rule(8, 11)
+def test_what_one_replica_reclaims_wakes_the_callers_of_another(start_server: Callable[..., Server]) -> None:
+    # Neither looks by itself in time; only the one that grants the lease knows when it runs out.
+    one, two = (start_server(sweep_interval=RARELY) for _ in range(2))
+    one.api.send("default", "work")
+    one.api.claim_one("default", visibility_timeout=1)
+    assert two.api.claim_one("default", wait=RARELY - 10)["generation"] == 2
 
 
 @pytest.mark.rule(6, 8)
@@ -129,27 +167,31 @@ def test_acks_that_race_the_expiry_are_final_and_everything_else_comes_again(sta
     leases = api.claim("race", max_messages=500)
     granted = time.monotonic()
     moments = [random.uniform(0.9, 1.1) for _ in leases]
+    answers: dict[str, str] = {}
     again: list[str] = []
 
     def compete() -> None:
-        while time.monotonic() < granted + 2.5:
+        deadline = time.monotonic() + 60
+        while len(again) + list(answers.values()).count("acked") < len(leases) and time.monotonic() < deadline:
             again.extend(
-                lease["message"]["id"] for lease in api.claim("race", "competitor", wait=0.2, max_messages=50, visibility_timeout=120)
+                lease["message"]["id"] for lease in api.claim("race", "competitor", wait=0.2, max_messages=50, visibility_timeout=300)
             )
 
-    def ack(each: tuple[float, Json]) -> str:
+    def ack(each: tuple[float, Json]) -> None:
         moment, lease = each
         time.sleep(max(0.0, granted + moment - time.monotonic()))
-        return str(api.ack(lease["receipt"])[0]["status"])
+        answers[lease["message"]["id"]] = api.ack(lease["receipt"])[0]["status"]
 
     with ThreadPoolExecutor(65) as pool:
         competing = pool.submit(compete)
-        answers = list(pool.map(ack, zip(moments, leases, strict=True)))
+        list(pool.map(ack, sorted(zip(moments, leases, strict=True), key=itemgetter(0))))
         competing.result()
 
-    acked = {lease["message"]["id"] for lease, answer in zip(leases, answers, strict=True) if answer == "acked"}
-    assert set(answers) <= {"acked", "lost"}
+    acked = {message_id for message_id, answer in answers.items() if answer == "acked"}
+    assert set(answers.values()) <= {"acked", "lost"}
     assert acked, "no ack came in time: the race was not one"
+    assert again, "every ack came in time: the race was not one"
+    assert api.claim("race", max_messages=500) == []
     assert len(again) == len(set(again))
     assert acked.isdisjoint(again)
     assert acked | set(again) == ids
@@ -165,20 +207,23 @@ def test_acks_that_race_the_expiry_are_final_and_everything_else_comes_again(sta
 def test_a_thousand_leases_that_run_out_together_are_all_redelivered_to_parked_claims(
     start_server: Callable[..., Server], record_testsuite_property: Callable[[str, object], None]
 ) -> None:
-    server = start_server()
-    api = server.api
-    api.send("default", *range(1000))
+    api = start_server(sweep_interval=RARELY).api
+    ids = api.send("default", *range(1000))
     leases = api.claim("default", max_messages=1000, visibility_timeout=2)
     expiry = time.monotonic() + leases[0]["expires_in"]
     arrivals: list[float] = []
+    redelivered: list[str] = []
 
     def take(_: int) -> None:
-        while got := api.claim("default", wait=4, max_messages=25, visibility_timeout=120):
+        while len(redelivered) < 1000:
+            got = api.claim("default", wait=4, max_messages=25, visibility_timeout=300)
             arrivals.extend([time.monotonic() - expiry] * len(got))
+            redelivered.extend(lease["message"]["id"] for lease in got)
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(take, range(20)))
-    assert len(arrivals) == 1000
+    assert sorted(redelivered, key=int) == ids
     spread = f"first {min(arrivals):.3f} s, median {statistics.median(arrivals):.3f} s, last {max(arrivals):.3f} s"
     record_testsuite_property("from expiry to redelivery", spread)
-    assert max(arrivals) < 1
+    # A fraction of a second as a rule. A hundred per pass, and one pass per second, would take ten.
+    assert max(arrivals) < 5

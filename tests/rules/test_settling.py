@@ -1,5 +1,6 @@
 """Ack is final, attempts are honest, and a call that is repeated answers as it did."""
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import asyncpg
@@ -103,11 +104,17 @@ def test_a_nack_that_is_not_retryable_gives_the_message_up_at_once(api: Api, que
 
 @pytest.mark.rule(9)
 def test_a_nack_with_a_delay_waits_it_out(api: Api, queue: str) -> None:
-    (message_id,) = api.send(queue, "work")
-    api.nack(api.claim_one(queue)["receipt"], delay=0.3)
-    assert api.message(message_id)["status"] == "scheduled"
+    long_id, short_id = api.send(queue, "long", "short")
+    long, short = (lease["receipt"] for lease in api.claim(queue, max_messages=2))
+    api.nack(long, delay=60)
+    assert api.message(long_id)["status"] == "scheduled"
     assert api.claim(queue) == []
-    assert api.claim_one(queue, wait=2)["attempt"] == 2
+    start = time.monotonic()
+    api.nack(short, delay=0.3)
+    again = api.claim_one(queue, wait=20)
+    assert time.monotonic() - start >= 0.3
+    assert (again["message"]["id"], again["attempt"]) == (short_id, 2)
+    assert api.message(long_id)["status"] == "scheduled"
 
 
 @pytest.mark.rule(9)
@@ -137,7 +144,7 @@ def test_a_release_is_not_an_attempt(api: Api, queue: str) -> None:
 def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "poison", max_attempts=2)
     for attempt in (1, 2):
-        assert api.claim_one(queue, f"victim-{attempt}", visibility_timeout=0.05, wait=5)["attempt"] == attempt
+        assert api.claim_one(queue, f"victim-{attempt}", visibility_timeout=0.05, wait=20)["attempt"] == attempt
     message = until(lambda: (found := api.message(message_id))["status"] == "failed" and found)
     assert (message["attempt_count"], message["expired_count"], message["error"]) == (2, 2, "Max retries exceeded")
     history = api.checkpoints(message_id)
@@ -151,7 +158,7 @@ def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: st
 def test_an_unconfirmed_delivery_is_not_an_attempt_but_has_a_cap_of_its_own(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "work", max_attempts=1)
     for _ in range(20):
-        api.claim_one(queue, confirm_within=0.01, wait=5)
+        api.claim_one(queue, confirm_within=0.01, wait=20)
     message = until(lambda: (found := api.message(message_id))["status"] == "failed" and found)
     assert (message["attempt_count"], message["unconfirmed_count"], message["error"]) == (0, 20, "Never confirmed")
 
@@ -166,7 +173,8 @@ async def test_counters_saturate(api: Api, queue: str, sql: "asyncpg.Connection[
         most,
         [int(each) for each in ids],
     )
-    nacked, released, _ = (lease["receipt"] for lease in api.claim(queue, max_messages=3, visibility_timeout=0.3))
+    nacked, released = (lease["receipt"] for lease in api.claim(queue, max_messages=2))
+    api.claim_one(queue, visibility_timeout=0.05)
     assert api.nack(nacked)[0]["status"] == "failed"
     assert api.release(released)[0]["status"] == "released"
     until(lambda: api.message(ids[2])["status"] == "failed")
