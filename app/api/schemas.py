@@ -209,7 +209,7 @@ class Lease(Wire):
 class ClaimResponse(Wire):
     leases: list[Lease] = Field(description="The leases granted; empty if there was no work.")
     waited: float = Field(
-        description="Seconds that the call was parked: the leases began that much later than it came, or more.",
+        description="Seconds from the call's arrival to the try that this answers for: its leases began that much later, or more.",
         examples=[0.0],
     )
 
