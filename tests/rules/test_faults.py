@@ -288,3 +288,33 @@ def test_a_wrong_setting_is_said_in_a_line_without_its_value(variable: str, sett
     assert done.stderr.startswith("leasebeat-server: a setting is wrong: ")
     assert len(done.stderr.splitlines()) == 1
     assert "hush" not in done.stderr
+
+
+@pytest.mark.rule(11)
+async def test_beats_do_not_wait_for_sends_and_settles_that_are_stuck(start_server: Callable[..., Server], database_url: str) -> None:
+    """Every send waits for a queue's row that is locked, and every connection that is not the beats' own is taken."""
+    api = start_server().api
+    for n in range(12):
+        api.put_queue(f"stuck-{n}")
+    api.send("default", "work")
+    receipt = api.claim_one("default")["receipt"]
+    connection = await asyncpg.connect(database_url)
+    try:
+        async with connection.transaction():
+            await connection.execute("select from queue where name like 'stuck-%' for update")
+            await connection.execute("lock table message in access exclusive mode")
+            waiting = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+            with ThreadPoolExecutor(40) as pool:
+                calls = [pool.submit(api.claim, f"stuck-{n}") for n in range(12)] + [pool.submit(api.send, "stuck-0", n) for n in range(20)]
+                while await connection.fetchval(waiting) < 8:
+                    await connection.execute("select pg_sleep(0.02), pg_stat_clear_snapshot()")
+                for _ in range(5):
+                    begin = time.monotonic()
+                    assert api.beat(receipt)[0]["status"] in {"extended", "held"}
+                    assert time.monotonic() - begin < 2
+                assert not any(call.done() for call in calls)
+                await connection.execute("rollback")
+                for call in calls:
+                    call.result()
+    finally:
+        await connection.close()
