@@ -4,7 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 from app.store.database import Pool, fetch
-from app.store.settle import ATTEMPT_FACTS, KEEP_REPORT, LAST_ATTEMPT, Settled, counted, explain, keep_reports, verdicts_of
+from app.store.settle import ATTEMPT_FACTS, HELD, KEEP_REPORT, LAST_ATTEMPT, Settled, counted, explain, keep_reports, verdicts_of
 
 NACK = f"""
 -- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
@@ -15,16 +15,7 @@ with asked as materialized (
         as asked(message_id, generation, error, delay, retryable)
     order by message_id
 ),
-held as materialized (
-    select asked.*, lease.shard
-    from asked
-    cross join lateral (
-        select shard, expires_at from lease
-        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
-        for update
-    ) as lease
-    where lease.expires_at > now()
-),
+{HELD},
 ended as (
     delete from lease
     using held

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from app.store.database import Pool, fetch
-from app.store.settle import KEEP_REPORT, Settled, counted, explain, verdicts_of
+from app.store.settle import HELD, KEEP_REPORT, Settled, counted, explain, verdicts_of
 
 RELEASE = f"""
 -- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
@@ -11,16 +11,7 @@ RELEASE = f"""
 with asked as materialized (
     select * from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation) order by message_id
 ),
-held as materialized (
-    select lease.shard, asked.message_id
-    from asked
-    cross join lateral (
-        select shard, expires_at from lease
-        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
-        for update
-    ) as lease
-    where lease.expires_at > now()
-),
+{HELD},
 ended as (
     delete from lease
     using held

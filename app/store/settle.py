@@ -30,6 +30,18 @@ on conflict (shard, message_id, generation, kind) do update set facts = excluded
 where checkpoint.facts ->> 'verb' = 'nack' and excluded.facts ->> 'verb' = 'ack'
 """
 
+# The leases asked about that are alive, locked in the order of `asked`, which is id order.
+HELD = """held as materialized (
+    select asked.*, lease.shard
+    from asked
+    cross join lateral (
+        select shard, expires_at from lease
+        where lease.shard = $1 and lease.message_id = asked.message_id and lease.generation = asked.generation
+        for update
+    ) as lease
+    where lease.expires_at > now()
+)"""
+
 # The lease's last report goes with its message.
 KEEP_REPORT = "progress = coalesce(ended.progress, message.progress), detail = coalesce(ended.detail, message.detail)"
 
