@@ -231,6 +231,24 @@ def test_an_idle_worker_process_stops_at_once(server: Server, queue: str) -> Non
         assert time.monotonic() - started < 3
 
 
+def test_a_stop_that_reaches_another_thread_ends_a_parked_claim_all_the_same(server: Server, queue: str) -> None:
+    """As it does when a process that was stopped is let go on and asked to end at once: the main thread sleeps on."""
+    program = (
+        "import signal, sys, threading, time; from leasebeat import Worker\n"
+        "def signal_here():\n"
+        "    time.sleep(1)\n"
+        "    print('signalled', flush=True)\n"
+        "    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)\n"
+        "    time.sleep(60)\n"
+        "threading.Thread(target=signal_here, daemon=True).start()\n"
+        "Worker(sys.argv[1], sys.argv[2], print, wait=50).run()"
+    )
+    with worker_process(program, server.url, queue) as process:
+        assert process.stdout
+        assert process.stdout.readline() == b"signalled\n"
+        assert process.wait(15) == 0
+
+
 def test_an_unknown_queue_ends_the_worker(client: Client) -> None:
     with pytest.raises(leasebeat.NotFoundError) as caught:
         Worker(client, "no-such-queue", lambda _message, _context: None).run()

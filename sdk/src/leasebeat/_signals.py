@@ -12,15 +12,16 @@ from leasebeat._fork import reset_in_child
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-_STOP = b"!"
-_END = b"."
+_END = b"\0"  # no signal has this number
 
 
 class _Watch:
     """Calls `stop` for each signal, in a thread of its own.
 
-    A signal handler interrupts the main thread anywhere, also where it holds a lock, so all that it does is write to a pipe.
-    The thread ends by a byte too, not by the end of the pipe, of which anybody may hold a copy.
+    Python runs signal handlers in the main thread, which may be in the middle of anything, and which does not wake from a
+    wait if the signal reached another thread. So the handler does nothing; the interpreter itself writes each signal's number
+    to a pipe, from whichever thread it reached. The thread ends by a byte too, not by the end of the pipe, of which anybody may
+    hold a copy.
     """
 
     def __init__(self, stop: Callable[[], None]) -> None:
@@ -29,7 +30,8 @@ class _Watch:
         os.set_blocking(self._write_end, False)
         self._thread = threading.Thread(target=self._wait, name="leasebeat-signals", daemon=True)
         self._thread.start()
-        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, self._handle) for number in STOP_SIGNALS}
+        self._wakeup_before = signal.set_wakeup_fd(self._write_end, warn_on_full_buffer=False)
+        self._before: dict[signal.Signals, Any] = {number: signal.signal(number, _ignore) for number in STOP_SIGNALS}
         reset_in_child(self)
 
     def close(self) -> None:
@@ -48,17 +50,21 @@ class _Watch:
         while self._open_ends:
             os.close(self._open_ends.pop())
 
-    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
-        os.write(self._write_end, _STOP)
-
     def _wait(self) -> None:
-        while os.read(self._read_end, 1) == _STOP:
-            self._stop()
+        while (number := os.read(self._read_end, 1)) != _END:
+            if ord(number) in STOP_SIGNALS:
+                self._stop()
 
     def _restore(self) -> None:
+        if self._before:
+            signal.set_wakeup_fd(self._wakeup_before)
         while self._before:
             number, handler = self._before.popitem()
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _ignore(_signal: int, _frame: FrameType | None) -> None:
+    """Keep the signal from its default, which would end the process."""
 
 
 @contextmanager
