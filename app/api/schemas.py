@@ -350,7 +350,5 @@ class Readiness(Wire):
     database: Literal["ok", "unreachable", "not-migrated"] = Field(
         description="Whether Postgres answers and its schema is this version's.", examples=["ok"]
     )
-    timer_lag: float | None = Field(
-        description="Seconds by which this replica's timer is behind its plan. Null before its first pass.", examples=[0.0]
-    )
+    timer_lag: float | None = Field(description="Seconds by which this replica's timer is behind its plan.", examples=[0.0])
     version: str = Field(description="The version of the service.", examples=["0.1.0"])

@@ -39,7 +39,7 @@ class HeldMessage:
 
     @property
     def body(self) -> Any:
-        """The work, as it was sent."""
+        """The work: equal to what was sent, as far as 64-bit floats go."""
         return self.lease.message.body
 
     def extend_visibility(self, seconds: float | None = None) -> BeatResult:  # noqa: ARG002 - the interface of the seeds' messages

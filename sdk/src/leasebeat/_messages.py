@@ -51,7 +51,7 @@ class LeasedMessage:
     Attributes:
         id: The message's id.
         queue: The queue it is in.
-        body: The work, as it was sent.
+        body: The work: equal to what was sent, as far as 64-bit floats go.
         headers: The headers it was sent with.
         priority: Higher is leased first.
         fairness_key: The tenant or flow it belongs to.
