@@ -1,10 +1,13 @@
 """Errors as RFC 9457 problem details, all made in this one place.
 
 ProblemError
-├── queue-not-found, message-not-found                  404
-├── queue-not-empty, queue-protected                    409
+├── foreign-origin                                      403
+├── queue-not-found, message-not-found, worker-not-found 404
+├── queue-not-empty, queue-in-use, queue-protected,
+│   message-finished                                    409
 ├── unsupported-media-type                              415
-├── invalid-request, invalid-queue-config               422
+├── invalid-request, invalid-queue-config,
+│   idempotency-key-reused                              422
 └── overloaded, database-unavailable                    503, with Retry-After
 """
 
@@ -80,6 +83,10 @@ def queue_not_found(name: str) -> ProblemError:
 
 def message_not_found(message_id: str) -> ProblemError:
     return ProblemError(404, "message-not-found", "No such message", f"There is no message with the id {message_id!r}.")
+
+
+def worker_not_found(worker_id: str) -> ProblemError:
+    return ProblemError(404, "worker-not-found", "No such worker", f"There is no worker named {worker_id!r} in the registry.")
 
 
 def invalid_request(errors: Sequence[Any]) -> ProblemError:

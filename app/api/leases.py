@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -52,7 +53,7 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]
-    return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at)})
+    return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at), "drain": False})
 
 
 @hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases", responses=documented(413, 415, 422, 503))
@@ -64,7 +65,8 @@ async def beat(body: schemas.BeatRequest, request: Request) -> Response:
         return Beat(lease.message_id, lease.generation, item.progress, item.detail)
 
     verdicts = await _for_each(service, body.leases, row, service.store.beat)
-    return json_response({"results": [_beat_result(item.receipt, verdict) for item, verdict in zip(body.leases, verdicts, strict=True)]})
+    results = [_beat_result(item.receipt, verdict) for item, verdict in zip(body.leases, verdicts, strict=True)]
+    return json_response({"results": results, "drain": False})
 
 
 @hot.post("/ack", response_model=schemas.AckResponse, summary="Ack leases", responses=documented(413, 415, 422, 503))
@@ -93,7 +95,7 @@ async def nack(body: schemas.NackRequest, request: Request) -> Response:
     service = service_of(request)
 
     def row(lease: LeaseName, item: schemas.LeaseNack) -> Nack:
-        return Nack(lease.message_id, lease.generation, item.error, item.delay, item.retryable)
+        return Nack(lease.message_id, lease.generation, item.error, item.delay or 0.0, item.retryable)
 
     verdicts = await _for_each(service, body.leases, row, service.store.nack)
     return _settled(body.leases, verdicts, outcomes.NACK)
@@ -129,7 +131,7 @@ async def list_leases(
     rows = await service.store.reads.leases(
         queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1
     )
-    return json_response(page([active_lease_view(row) for row in rows], limit, "message_id"))
+    return json_response(page([active_lease_view(row) for row in rows], limit, "message_id") | {"as_of": datetime.now(UTC)})
 
 
 async def _claim(service: Service, name: str, wanted: Claim, wait: float) -> Claimed:

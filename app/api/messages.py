@@ -37,7 +37,8 @@ async def send_messages(queue: QueuePath, body: schemas.SendRequest, request: Re
     if ids is None:
         raise queue_not_found(queue)
     sent = [
-        {"id": str(each), "status": "scheduled" if message.delay > 0 else "pending"} for each, message in zip(ids, messages, strict=True)
+        {"id": str(each), "status": "scheduled" if message.delay > 0 else "pending", "duplicate": False}
+        for each, message in zip(ids, messages, strict=True)
     ]
     return json_response({"messages": sent}, 201)
 

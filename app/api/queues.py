@@ -1,6 +1,6 @@
 """Queues: create, reconfigure, read, delete."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -26,7 +26,7 @@ async def put_queue(queue: QueuePath, body: schemas.QueueConfig, request: Reques
     """Give a queue this configuration, and create it if there is none of this name. A field that is left out gets its default."""
     _check_name(queue)
     _check_calibration(body)
-    stored, created = await service_of(request).store.queues.put(queue, body.model_dump())
+    stored, created = await service_of(request).store.queues.put(queue, _columns(body))
     return json_response(_shown(stored).model_dump(), 201 if created else 200)
 
 
@@ -99,8 +99,22 @@ def _warnings(config: schemas.QueueConfig) -> list[str]:
     return warnings
 
 
+def _columns(config: schemas.QueueConfig) -> dict[str, Any]:
+    """Lay a configuration out as columns of the table `queue`."""
+    columns = config.model_dump(exclude={"backoff", "adaptive_bounds", "dead_letter_queue", "paused"})
+    columns |= {f"backoff_{name}": value for name, value in config.backoff.model_dump().items()}
+    columns |= {"adaptive_min": config.adaptive_bounds.min, "adaptive_max": config.adaptive_bounds.max}
+    return columns if config.paused is None else columns | {"paused": config.paused}
+
+
 def _shown(queue: Queue) -> schemas.Queue:
-    config = schemas.QueueConfig(**{name: getattr(queue, name) for name in schemas.QueueConfig.model_fields})
+    plain = {name: getattr(queue, name) for name in schemas.QueueConfig.model_fields if hasattr(queue, name)}
+    config = schemas.QueueConfig(
+        **plain,
+        backoff=schemas.Backoff(**{name: getattr(queue, f"backoff_{name}") for name in schemas.Backoff.model_fields}),
+        adaptive_bounds=schemas.Bounds(min=queue.adaptive_min, max=queue.adaptive_max),
+        dead_letter_queue=None,
+    )
     return schemas.Queue(
-        **config.model_dump(), name=queue.name, created_at=queue.created_at, updated_at=queue.updated_at, warnings=_warnings(config)
+        **dict(config), name=queue.name, created_at=queue.created_at, updated_at=queue.updated_at, warnings=_warnings(config)
     )

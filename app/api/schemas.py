@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.api import fields as f
-from app.leases.states import CheckpointKind, Status
+from app.leases.states import Reason, Status
 
 EXAMPLE_RECEIPT = "AAAAAAAAAAAqAAAAAAAAAAFvZ1lQ0ZkGm3mJ1vV4c0Y6"
 EXAMPLE_MOMENT = "2026-12-01T12:00:00.000000Z"
@@ -20,6 +20,26 @@ class Wire(BaseModel):
 
 
 # --- queues -----------------------------------------------------------------------------------------------------------
+
+
+class Backoff(Wire):
+    """How long a message waits after a failed attempt: `initial * factor ** (attempt_count - 1)` seconds, at most `max`."""
+
+    initial: f.DelaySeconds = Field(
+        default=0.0, description="Seconds after the first failed attempt. 0: ready again at once.", examples=[5]
+    )
+    factor: f.BackoffFactor = Field(default=2.0, description="How many times longer each further wait is.", examples=[2])
+    max: f.DelaySeconds = Field(default=900.0, description="The longest wait, in seconds.", examples=[900])
+    jitter: bool = Field(
+        default=True, description="Wait a random part of that time, so that retries do not come in waves.", examples=[True]
+    )
+
+
+class Bounds(Wire):
+    """Between which an adaptive queue's lease duration stays."""
+
+    min: f.LeaseSeconds = Field(default=10.0, description="The shortest, in seconds.", examples=[10])
+    max: f.LeaseSeconds = Field(default=3600.0, description="The longest, in seconds.", examples=[3600])
 
 
 class QueueConfig(Wire):
@@ -49,11 +69,64 @@ class QueueConfig(Wire):
         description="Share of leases per fairness key. A key that is not named here has weight 1.",
         examples=[{"tenant-a": 2}],
     )
+    backoff: Backoff = Field(
+        Backoff(), description="The wait after an attempt that was nacked without a `delay` of its own, or that ran out."
+    )
+    dead_letter_queue: f.QueueName | None = Field(
+        None,
+        description="The queue that messages move to when they are given up. Null leaves them here as `failed`. Not the queue itself.",
+        examples=["dead-letters"],
+    )
+    max_in_flight: f.InFlight | None = Field(
+        None, description="The most leases that the queue's messages may have at one time. Null: no limit.", examples=[50]
+    )
+    retention: f.RetentionSeconds = Field(
+        604800.0, description="Seconds that finished messages are kept: completed, failed and cancelled ones.", examples=[604800]
+    )
+    adaptive: bool = Field(
+        False,
+        description="Derive the times from how long messages have taken: leases and extensions of twice the 95th percentile, and a tenth "
+        "of that as beat interval. Until there are enough samples, the configured times apply.",
+        examples=[False],
+    )
+    adaptive_bounds: Bounds = Field(Bounds(), description="The bounds of a derived lease duration.")
+    paused: bool | None = Field(
+        None, description="Whether no leases are granted. Null leaves that as it is; a new queue is not paused.", examples=[False]
+    )
+
+
+class DerivedTimes(Wire):
+    """What an adaptive queue has derived, in seconds."""
+
+    visibility_timeout: float = Field(description="Length of a new lease, and of an extension.", examples=[84.0])
+    beat_interval: float = Field(description="A tenth of that.", examples=[8.4])
+    sweep_interval: float = Field(description="A fifth of it: how often a sweep of one's own need run.", examples=[16.8])
+    samples: int = Field(description="How many durations it is derived from.", examples=[1000])
+
+
+class MessageCounts(Wire):
+    """How many messages there are, by state."""
+
+    scheduled: int = Field(description="Delayed, or waiting out a backoff.", examples=[0])
+    pending: int = Field(description="Ready to be leased.", examples=[3])
+    in_progress: int = Field(description="Leased.", examples=[1])
+    completed: int = Field(description="Acked, and still kept.", examples=[120])
+    failed: int = Field(description="Given up, and still kept.", examples=[0])
+    cancelled: int = Field(description="Cancelled, and still kept.", examples=[0])
+
+
+class QueueFigures(MessageCounts):
+    """A queue's messages by state, as of the last background count."""
+
+    as_of: datetime = Field(description="When they were counted.", examples=[EXAMPLE_MOMENT])
 
 
 class Queue(QueueConfig):
     """A queue and its configuration."""
 
+    paused: bool = Field(description="Whether no leases are granted.", examples=[False])
+    derived: DerivedTimes | None = Field(None, description="What an adaptive queue has derived. Null while there is nothing.")
+    figures: QueueFigures | None = Field(None, description="Its messages by state. Null until they are first counted.")
     name: str = Field(description="The queue's name.", examples=["default"])
     created_at: datetime = Field(description="When the queue was created.", examples=[EXAMPLE_MOMENT])
     updated_at: datetime = Field(description="When its configuration last changed.", examples=[EXAMPLE_MOMENT])
@@ -67,6 +140,41 @@ class Queue(QueueConfig):
 class QueueList(Wire):
     items: list[Queue] = Field(description="The queues, by name.")
     next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=[None])
+
+
+class PauseRequest(Wire):
+    """Nothing to say. The body may be left out."""
+
+
+class PurgeRequest(Wire):
+    """Which messages to remove. The body may be left out."""
+
+    statuses: Annotated[list[Literal["scheduled", "pending", "completed", "failed", "cancelled"]], Field(min_length=1, max_length=5)] = (
+        Field(
+            ["scheduled", "pending"],
+            description="Remove messages in these states. Leased ones are never removed: cancel them.",
+            examples=[["scheduled", "pending"]],
+        )
+    )
+
+
+class PurgeResponse(Wire):
+    purged: int = Field(description="How many messages were removed.", examples=[17])
+    more: bool = Field(description="True if time ran out before all were: call again.", examples=[False])
+
+
+class RedriveRequest(Wire):
+    """Which messages to send back, and where to. The body may be left out: all, each to where it came from."""
+
+    limit: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="The most messages to send back, oldest first. Null: all.", examples=[100]
+    )
+    to: f.QueueName | None = Field(None, description="The queue to send them to. Null: each to where it came from.", examples=["default"])
+
+
+class RedriveResponse(Wire):
+    redriven: int = Field(description="How many messages were sent back.", examples=[17])
+    more: bool = Field(description="True if time ran out before all were: call again.", examples=[False])
 
 
 # --- messages ---------------------------------------------------------------------------------------------------------
@@ -87,6 +195,11 @@ class NewMessage(Wire):
     work_type: f.Label | None = Field(None, description="What kind of work it is.", examples=["transcode"])
     task_id: f.Label | None = Field(None, description="The larger task that it is part of.", examples=["task-7"])
     max_attempts: f.Attempts | None = Field(None, description="Its own limit of attempts. Null takes the queue's.", examples=[5])
+    dedup_key: f.DedupKey | None = Field(
+        None,
+        description="While a message that was sent to this queue with the same key is kept, none is stored; the first one is returned.",
+        examples=["invoice-7"],
+    )
 
 
 class SendRequest(Wire):
@@ -97,7 +210,10 @@ class SendRequest(Wire):
 
 class SentMessage(Wire):
     id: str = Field(description="The message's id.", examples=["42"])
-    status: Literal["pending", "scheduled"] = Field(description="`scheduled` if it was sent with a delay.", examples=["pending"])
+    status: Status = Field(description="Its state: `pending`, or `scheduled` if it was sent with a delay.", examples=["pending"])
+    duplicate: bool = Field(
+        description="True if a message with this `dedup_key` was there already: this is that one, as it is now.", examples=[False]
+    )
 
 
 class SendResponse(Wire):
@@ -118,6 +234,7 @@ class MessageFacts(Wire):
     created_at: datetime = Field(description="When it was sent.", examples=[EXAMPLE_MOMENT])
     attempt_count: int = Field(description="How many attempts ended by nack or by running out, so far.", examples=[0])
     max_attempts: int = Field(description="At this many it is given up.", examples=[3])
+    source_queue: str | None = Field(description="The queue that a dead letter came from.", examples=[None])
     progress: int | None = Field(description="The last progress that a lease of it reported.", examples=[17])
     detail: Any = Field(description="The last detail that a lease of it reported.", examples=[{"step": "upload"}])
 
@@ -128,12 +245,21 @@ class Message(MessageFacts):
     status: Status = Field(description="Its state.", examples=["completed"])
     available_at: datetime = Field(description="When it is or was due to become ready.", examples=[EXAMPLE_MOMENT])
     generation: int = Field(description="How many leases it has had.", examples=[1])
-    nacked_count: int = Field(description="Attempts that ended by nack.", examples=[0])
-    expired_count: int = Field(description="Attempts that ended because the lease ran out.", examples=[0])
+    failed_count: int = Field(description="Attempts that ended by nack, of all that it ever had.", examples=[0])
+    expired_count: int = Field(description="Attempts that ended because the lease ran out, of all that it ever had.", examples=[0])
     released_count: int = Field(description="Leases given back untouched; not attempts.", examples=[0])
     unconfirmed_count: int = Field(description="Deliveries that were never confirmed within `confirm_within`; not attempts.", examples=[0])
     output: Any = Field(description="The result given with its ack.", examples=[{"seconds": 12.5}])
     error: str | None = Field(description="Why its newest attempt failed, or why it was given up.", examples=[None])
+    reason: Reason | None = Field(
+        description="What made it be given up: its last attempt was nacked or ran out, or was nacked as not retryable, or its deliveries "
+        "were never confirmed. Kept while it is failed or a dead letter.",
+        examples=[None],
+    )
+    failed_workers: list[str] = Field(description="Who made its failed attempts, newest last; the last 20.", examples=[["worker-1"]])
+    dedup_key: str | None = Field(description="The `dedup_key` that it was sent with.", examples=[None])
+    leased_at: datetime | None = Field(description="Since when it is leased. Null if it is not.", examples=[None])
+    started_at: datetime | None = Field(description="When its newest lease was granted, also if that is over.", examples=[EXAMPLE_MOMENT])
     finished_at: datetime | None = Field(description="When it reached its final state.", examples=[EXAMPLE_MOMENT])
 
 
@@ -145,13 +271,17 @@ class MessageList(Wire):
 class Checkpoint(Wire):
     """One entry of a message's history."""
 
-    kind: CheckpointKind = Field(
-        description="What ended the attempt, or `late_report` for a refused late result.", examples=["lease_expired"]
+    kind: Literal["error_boundary", "unconfirmed", "late_report"] = Field(
+        description="`error_boundary`: an attempt failed. `unconfirmed`: nobody confirmed a delivery. `late_report`: a late result.",
+        examples=["error_boundary"],
     )
+    reason: Literal["nacked", "lease_expired"] | None = Field(description="What ended the attempt.", examples=["lease_expired"])
     generation: int = Field(description="The lease it is about.", examples=[1])
     created_at: datetime = Field(description="When it was recorded.", examples=[EXAMPLE_MOMENT])
     facts: dict[str, Any] = Field(
-        description="The holder, the lease's times, the error or the late result.", examples=[{"worker_id": "worker-1"}]
+        description="Of an attempt: `error`, `retry_count`, `max_retries`, `will_retry`, `worker_id`, `acquired_at`, `expires_at`, "
+        "`last_heartbeat`. Of a late report: what it said.",
+        examples=[{"worker_id": "worker-1"}],
     )
 
 
@@ -181,6 +311,12 @@ class ClaimRequest(Wire):
         description="The worker's name for this call. Repeating it returns the same leases while they live: a lost answer loses nothing.",
         examples=["5f0c2f3a"],
     )
+    work_types: f.WorkTypes | None = Field(
+        None, description="Only messages with one of these work types. Null: any, or none.", examples=[["transcode"]]
+    )
+    task_id: f.Label | None = Field(None, description="Only messages of this task. Null: any, or none.", examples=["task-7"])
+    host: f.Label | None = Field(None, description="Where the worker runs, for the registry.", examples=["node-3"])
+    version: f.Label | None = Field(None, description="The worker's version, for the registry.", examples=["1.4.0"])
     confirm_within: f.LeaseSeconds | None = Field(
         None,
         description="The leases run out after this many seconds unless a beat confirms them, which brings the full visibility timeout.",
@@ -212,6 +348,7 @@ class ClaimResponse(Wire):
         description="Seconds from the call's arrival to the try that this answers for: its leases began that much later, or more.",
         examples=[0.0],
     )
+    drain: bool = Field(description="True if this worker is to stop taking work: it gets no new leases.", examples=[False])
 
 
 class LeaseBeat(Wire):
@@ -253,6 +390,7 @@ class BeatResult(Wire):
 
 class BeatResponse(Wire):
     results: list[BeatResult] = Field(description="One per lease, in order.")
+    drain: bool = Field(description="True if this worker is to stop taking work: it gets no new leases.", examples=[False])
 
 
 class LeaseAck(Wire):
@@ -279,7 +417,9 @@ class AckResponse(Wire):
 class LeaseNack(Wire):
     receipt: f.ReceiptText = Field(description="The lease's receipt.", examples=[EXAMPLE_RECEIPT])
     error: f.ErrorText | None = Field(None, description="What went wrong.", examples=["disk full"])
-    delay: f.DelaySeconds = Field(0.0, description="Seconds before the message becomes ready again.", examples=[30])
+    delay: f.DelaySeconds | None = Field(
+        None, description="Seconds before the message becomes ready again. Null takes the queue's backoff.", examples=[30]
+    )
     retryable: bool = Field(True, description="False gives the message up at once.", examples=[True])
 
 
@@ -289,8 +429,10 @@ class NackRequest(Wire):
 
 class NackResult(Wire):
     receipt: str = Field(description="The receipt asked about.", examples=[EXAMPLE_RECEIPT])
-    status: Literal["requeued", "failed", "expired", "lost", "settled", "cancelled", "unknown", "error"] = Field(
-        description="`requeued`: it will be delivered again. `failed`: it is given up. " + WHY_NOT, examples=["requeued"]
+    status: Literal["requeued", "failed", "dead_lettered", "expired", "lost", "settled", "cancelled", "unknown", "error"] = Field(
+        description="`requeued`: it will be delivered again. `failed`: it is given up. `dead_lettered`: it is given up, and moved to the "
+        "dead-letter queue. " + WHY_NOT,
+        examples=["requeued"],
     )
 
 
@@ -329,13 +471,121 @@ class ActiveLease(Wire):
     expires_in: float = Field(description="Seconds until it expires; 0 or less once it has.", examples=[120.5])
     expired: bool = Field(description="True from the instant of its expiry, whether or not it has been reclaimed.", examples=[False])
     last_beat_at: datetime | None = Field(description="The last beat that changed it.", examples=[EXAMPLE_MOMENT])
+    since_beat: float = Field(description="Seconds since then; without a beat, since it was granted.", examples=[12.5])
+    overdue: float = Field(description="Seconds since it expired; 0 if it has not.", examples=[0.0])
     progress: int | None = Field(description="The last progress reported.", examples=[17])
     detail: Any = Field(description="The last detail reported.", examples=[{"step": "upload"}])
 
 
 class ActiveLeaseList(Wire):
-    items: list[ActiveLease] = Field(description="The leases, by message id.")
+    items: list[ActiveLease] = Field(description="The leases, by message id; with `overdue=true`, the longest overdue first.")
+    as_of: datetime = Field(description="When they were read.", examples=[EXAMPLE_MOMENT])
     next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=[None])
+
+
+# --- workers ----------------------------------------------------------------------------------------------------------
+
+
+class Worker(Wire):
+    """A worker that has shown itself by claiming or beating."""
+
+    worker_id: str = Field(description="Its name.", examples=["worker-1"])
+    host: str | None = Field(description="Where it runs, if it said so.", examples=["node-3"])
+    version: str | None = Field(description="Its version, if it said so.", examples=["1.4.0"])
+    first_seen_at: datetime = Field(description="When it first showed itself.", examples=[EXAMPLE_MOMENT])
+    last_seen_at: datetime = Field(description="Its last sign, as noted every 15 seconds.", examples=[EXAMPLE_MOMENT])
+    silent_for: float = Field(description="Seconds since then.", examples=[3.2])
+    stale: bool = Field(description="True after two minutes without a sign: it may be dead.", examples=[False])
+    draining: bool = Field(description="True if it is to stop taking work: it gets no new leases.", examples=[False])
+    held_leases: int = Field(description="How many leases it holds, as of the last background count.", examples=[2])
+
+
+class WorkerList(Wire):
+    items: list[Worker] = Field(description="The workers, by name.")
+    next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=[None])
+    as_of: datetime | None = Field(description="When their leases were counted. Null before the first count.", examples=[EXAMPLE_MOMENT])
+
+
+class WorkerDetail(Worker):
+    """A worker, with the leases that it holds now."""
+
+    held_leases: int = Field(description="How many leases it holds.", examples=[2])
+    leases: list[ActiveLease] = Field(description="Up to 1000 of them, by message id.")
+
+
+class DrainRequest(Wire):
+    """Whether to drain. The body may be left out."""
+
+    draining: bool = Field(True, description="False lets the worker take work again.", examples=[True])
+
+
+# --- recovery and figures ---------------------------------------------------------------------------------------------
+
+
+class RecoveryStats(Wire):
+    """What one sweep did."""
+
+    expired_found: int = Field(description="Leases that had run out.", examples=[3])
+    recovered: int = Field(description="Messages that went back to their queue.", examples=[2])
+    failed: int = Field(description="Messages that were given up, dead letters included.", examples=[1])
+    checkpoints_created: int = Field(description="Entries added to histories.", examples=[3])
+    errors: int = Field(description="Rows that the database refused.", examples=[0])
+    scan_duration_ms: float = Field(description="How long the sweep took, in milliseconds.", examples=[4.2])
+
+
+class SweepRequest(Wire):
+    """Nothing to say. The body may be left out."""
+
+
+class LastScan(RecoveryStats):
+    """The last sweep of a replica's timer or on demand."""
+
+    ended_at: datetime = Field(description="When it ended.", examples=[EXAMPLE_MOMENT])
+
+
+class Recovery(Wire):
+    """What the sweeps of all replicas have done since the database was made. Each sweep is counted once."""
+
+    is_running: bool = Field(description="Whether this replica's timer keeps up.", examples=[True])
+    total_scans: int = Field(description="Sweeps.", examples=[5120])
+    total_expired: int = Field(description="Leases that had run out.", examples=[12])
+    total_recovered: int = Field(description="Messages that went back to their queue.", examples=[10])
+    total_failed: int = Field(description="Messages that were given up, dead letters included.", examples=[2])
+    total_checkpoints: int = Field(description="Entries added to histories.", examples=[12])
+    total_errors: int = Field(description="Rows that the database refused.", examples=[0])
+    recovery_rate: float | None = Field(
+        description="Recovered messages, as a share of recovered and failed ones. Null if there are none.", examples=[0.83]
+    )
+    last_scan: LastScan | None = Field(description="The newest sweep that has been counted. Null before the first.")
+    as_of: datetime = Field(
+        description="Up to when all replicas' sweeps are counted, give or take five seconds.", examples=[EXAMPLE_MOMENT]
+    )
+
+
+class LeaseHealth(Wire):
+    """How the active leases are."""
+
+    active: int = Field(description="Leases that have not been settled or reclaimed.", examples=[40])
+    stale: int = Field(description="Of these: no sign of life for two minutes.", examples=[1])
+    overdue: int = Field(description="Of these: run out, and not reclaimed yet.", examples=[0])
+
+
+class RetryCount(Wire):
+    """How many finished messages had how many failed attempts."""
+
+    attempt_count: int = Field(description="Failed attempts.", examples=[0])
+    completed: int = Field(description="Completed messages with so many.", examples=[118])
+    failed: int = Field(description="Failed messages with so many.", examples=[0])
+
+
+class Stats(Wire):
+    """Figures, counted in the background."""
+
+    as_of: datetime | None = Field(description="When they were counted. Null before the first count.", examples=[EXAMPLE_MOMENT])
+    refresh: float = Field(description="About how many seconds pass between two counts: more if counting takes long.", examples=[10.0])
+    leases: LeaseHealth = Field(description="Lease health.")
+    messages: MessageCounts = Field(description="Messages by state.")
+    retries: list[RetryCount] = Field(description="Retry distribution of the finished messages, by `attempt_count`.")
 
 
 # --- platform ---------------------------------------------------------------------------------------------------------

@@ -6,9 +6,10 @@ answers as it did the first time, so that a lost answer can be asked for again.
 
 from typing import Literal
 
-End = Literal["acked", "acked_late", "nacked", "released", "expired", "unconfirmed", "cancelled"]
+End = Literal["acked", "acked_late", "nacked", "dead_lettered", "released", "expired", "unconfirmed", "cancelled"]
 Fate = Literal["unknown", "lost", "given_up"] | End
-"""How a lease ended; `lost` when a later lease was granted, `given_up` when its nack was the message's last."""
+"""How a lease ended; `lost` when a later lease was granted, `given_up` when its nack was the message's last, and `dead_lettered` when
+that moved the message to a dead-letter queue."""
 
 _REFUSALS: dict[Fate, str] = {
     "unknown": "unknown",
@@ -17,6 +18,7 @@ _REFUSALS: dict[Fate, str] = {
     "acked_late": "settled",
     "nacked": "settled",
     "given_up": "settled",
+    "dead_lettered": "settled",
     "released": "settled",
     "expired": "expired",
     "unconfirmed": "expired",
@@ -25,7 +27,7 @@ _REFUSALS: dict[Fate, str] = {
 
 BEAT = _REFUSALS
 ACK: dict[Fate, str] = _REFUSALS | {"acked": "acked", "acked_late": "acked"}
-NACK: dict[Fate, str] = _REFUSALS | {"nacked": "requeued", "given_up": "failed"}
+NACK: dict[Fate, str] = _REFUSALS | {"nacked": "requeued", "given_up": "failed", "dead_lettered": "dead_lettered"}
 RELEASE: dict[Fate, str] = _REFUSALS | {"released": "released"}
 
 REPORT_KEPT: frozenset[Fate] = frozenset({"lost", "expired", "unconfirmed", "cancelled"})

@@ -71,7 +71,7 @@ picked as materialized (
 CLAIM = f"""{_PICK},
 started as (
     update message
-    set status = 'in_progress', generation = message.generation + 1, ended_by = null
+    set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = now()
     from picked
     where message.shard = picked.shard and message.id = picked.id
     returning message.*, picked.slot
@@ -102,7 +102,7 @@ select
     shard, id, generation, expires_at,
     extract(epoch from expires_at - now())::float8 as expires_in, extract(epoch from deadline - now())::float8 as deadline_in,
     beat_interval, extension, body, headers, priority, fairness_key, work_type, task_id, created_at, attempt_count,
-    attempts_allowed, progress, detail
+    attempts_allowed, source_queue, progress, detail
 from termed
 order by slot
 """  # noqa: S608 - a constant fragment
@@ -113,7 +113,7 @@ select id from picked
 
 REPEATED = """
 -- Locks: none.
--- Index: lease_claim, message_pkey, queue_pkey.
+-- Index: lease_holder, message_pkey, queue_pkey.
 select
     lease.worker_id, lease.claim_id,
     lease.shard, lease.message_id, lease.generation, lease.expires_at,
@@ -121,7 +121,8 @@ select
     extract(epoch from lease.deadline - now())::float8 as deadline_in,
     queue.beat_interval, queue.extension,
     message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
-    message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.progress, message.detail
+    message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.source_queue, message.progress,
+    message.detail
 from (select distinct * from unnest($2::text[], $3::text[]) as asked(worker_id, claim_id)) as asked
 cross join lateral (
     select *
@@ -180,6 +181,7 @@ class GrantedLease:
     created_at: datetime
     attempt_count: int
     max_attempts: int
+    source_queue: str | None
     progress: int | None
     detail: str | None = field(repr=False)
 

@@ -8,12 +8,15 @@ from datetime import datetime
 from typing import get_args
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
     BigInteger,
+    Boolean,
     CheckConstraint,
     Column,
     DateTime,
     Double,
+    ForeignKey,
     Index,
     Integer,
     LargeBinary,
@@ -27,7 +30,7 @@ from sqlalchemy.sql.elements import conv
 from sqlmodel import Field, SQLModel
 
 from app.leases.outcomes import End
-from app.leases.states import CheckpointKind, Status
+from app.leases.states import CheckpointKind, Reason, Status
 
 STATUSES: tuple[str, ...] = get_args(Status)
 
@@ -38,12 +41,19 @@ def _one_of(column: str, values: tuple[str, ...], name: str) -> CheckConstraint:
     return CheckConstraint(f"{column} in ({', '.join(repr(value) for value in values)})", name=conv(name))
 
 
+def _total() -> Column[int]:
+    return Column(BigInteger, nullable=False, server_default=text("0"))
+
+
 def _moment(*, default: bool = False, nullable: bool = False) -> Column[datetime]:
     return Column(DateTime(timezone=True), nullable=nullable, server_default=text("now()") if default else None)
 
 
 class Queue(SQLModel, table=True):
-    """A queue and its configuration. `id` changes when a queue is deleted and made again under its old name."""
+    """A queue and its configuration. `id` changes when a queue is deleted and made again under its old name.
+
+    An adaptive queue's times are derived: `derived_lease` seconds, from `derived_samples` durations.
+    """
 
     id: int | None = Field(default=None, sa_column=Column(BigInteger, primary_key=True, autoincrement=True))
     shard: int = Field(sa_column=Column(SmallInteger, nullable=False))
@@ -56,6 +66,19 @@ class Queue(SQLModel, table=True):
     max_attempts: int
     progress_required: bool
     weights: dict[str, int] = Field(sa_column=Column(JSONB, nullable=False))
+    backoff_initial: float = Field(sa_column=Column(Double, nullable=False, server_default=text("0")))
+    backoff_factor: float = Field(sa_column=Column(Double, nullable=False, server_default=text("2")))
+    backoff_max: float = Field(sa_column=Column(Double, nullable=False, server_default=text("900")))
+    backoff_jitter: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("true")))
+    dead_letter_queue_id: int | None = Field(sa_column=Column(BigInteger, ForeignKey("queue.id", ondelete="SET NULL")))
+    max_in_flight: int | None = Field(sa_column=Column(BigInteger))
+    retention: float = Field(sa_column=Column(Double, nullable=False, server_default=text("604800")))
+    paused: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("false")))
+    adaptive: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("false")))
+    adaptive_min: float = Field(sa_column=Column(Double, nullable=False, server_default=text("10")))
+    adaptive_max: float = Field(sa_column=Column(Double, nullable=False, server_default=text("3600")))
+    derived_lease: float | None = Field(sa_column=Column(Double))
+    derived_samples: int | None = Field(sa_column=Column(BigInteger))
     created_at: datetime = Field(sa_column=_moment(default=True))
     updated_at: datetime = Field(sa_column=_moment(default=True))
 
@@ -70,11 +93,17 @@ class DeletedQueue(SQLModel, table=True):
 
 
 class Message(SQLModel, table=True):
-    """One unit of work: an immutable body, and a state."""
+    """One unit of work: an immutable body, and a state.
+
+    `attempts_before` and `unconfirmed_before` are how much of the two counts no longer counts towards their limits: what was used up
+    before it became a dead letter. `started_at` is when its newest lease was granted. `source_queue` names the queue that a dead letter
+    came from. A `dedup_key` is known in the queue that it was sent to, wherever its message is by now.
+    """
 
     __table_args__ = (
         _one_of("status", STATUSES, "message_status_is_known"),
         _one_of("ended_by", get_args(End), "message_ended_by_is_known"),
+        _one_of("reason", get_args(Reason), "message_reason_is_known"),
         CheckConstraint(
             "(finished_at is not null) = (status in ('completed', 'failed', 'cancelled'))", name=conv("message_finished_when_final")
         ),
@@ -87,7 +116,37 @@ class Message(SQLModel, table=True):
         Index("message_due", "shard", "available_at", postgresql_where=text("status = 'scheduled'")),
         # The condition holds for every row. It keeps this index from statements that look messages up by id: while the table is small,
         # Postgres would take it for as good as the primary key, and keep that plan.
-        Index("message_by_status", "shard", "queue_id", "status", "id", postgresql_where=text("status <> ''")),
+        Index(
+            "message_status",
+            "shard",
+            "queue_id",
+            "status",
+            "id",
+            postgresql_where=text("status <> ''"),
+            postgresql_include=["attempt_count"],
+        ),
+        Index(
+            "message_ready_by_type",
+            "shard",
+            "queue_id",
+            "work_type",
+            "fairness_key",
+            text("priority desc"),
+            "id",
+            postgresql_where=text("status = 'pending' and work_type is not null"),
+        ),
+        Index(
+            "message_ready_by_task",
+            "shard",
+            "queue_id",
+            "task_id",
+            "fairness_key",
+            text("priority desc"),
+            "id",
+            postgresql_where=text("status = 'pending' and task_id is not null"),
+        ),
+        Index("message_finished", "shard", "queue_id", "finished_at", postgresql_where=text("finished_at is not null")),
+        Index("message_dedup", "shard", "dedup_queue_id", "dedup_key", unique=True, postgresql_where=text("dedup_key is not null")),
     )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
@@ -96,13 +155,17 @@ class Message(SQLModel, table=True):
     generation: int = Field(sa_column=Column(BigInteger, nullable=False, server_default=text("0")))
     created_at: datetime = Field(sa_column=_moment(default=True))
     available_at: datetime = Field(sa_column=_moment(default=True))
+    started_at: datetime | None = Field(sa_column=_moment(nullable=True))
     finished_at: datetime | None = Field(sa_column=_moment(nullable=True))
+    dedup_queue_id: int | None = Field(sa_column=Column(BigInteger))
     progress: int | None = Field(sa_column=Column(BigInteger))
     attempt_count: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
     nacked_count: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
     expired_count: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
     released_count: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
     unconfirmed_count: int = Field(sa_column=Column(Integer, nullable=False, server_default=text("0")))
+    attempts_before: int = Field(sa_column=_total())
+    unconfirmed_before: int = Field(sa_column=_total())
     max_attempts: int | None = Field(sa_column=Column(Integer))
     priority: int = Field(sa_column=Column(SmallInteger, nullable=False))
     status: str = Field(sa_column=Column(Text, nullable=False))
@@ -111,6 +174,10 @@ class Message(SQLModel, table=True):
     work_type: str | None = Field(sa_column=Column(Text))
     task_id: str | None = Field(sa_column=Column(Text))
     error: str | None = Field(sa_column=Column(Text))
+    reason: str | None = Field(sa_column=Column(Text))
+    failed_workers: list[str] = Field(sa_column=Column(ARRAY(Text), nullable=False, server_default=text("'{}'")))
+    source_queue: str | None = Field(sa_column=Column(Text))
+    dedup_key: str | None = Field(sa_column=Column(Text))
     headers: dict[str, str] | None = Field(sa_column=Column(JSON(none_as_null=True)))
     detail: object = Field(sa_column=Column(JSON(none_as_null=True)))
     output: object = Field(sa_column=Column(JSON(none_as_null=True)))
@@ -122,16 +189,7 @@ class Lease(SQLModel, table=True):
 
     __table_args__ = (
         Index("lease_check", "shard", "check_at"),
-        Index(
-            "lease_claim",
-            "shard",
-            "queue_id",
-            "worker_id",
-            "claim_id",
-            "claim_slot",
-            unique=True,
-            postgresql_where=text("claim_id is not null"),
-        ),
+        Index("lease_holder", "shard", "queue_id", "worker_id", "claim_id", "claim_slot", unique=True),
     )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
@@ -154,16 +212,74 @@ class Lease(SQLModel, table=True):
 
 
 class Checkpoint(SQLModel, table=True):
-    """One entry of a message's history. Its key bounds it: one of each kind per lease."""
+    """One entry of a message's history. Its key bounds it: one of each kind per lease.
 
-    __table_args__ = (_one_of("kind", get_args(CheckpointKind), "checkpoint_kind_is_known"),)
+    Of all that share a `history` (a task, or a message that has none), the newest are kept.
+    """
+
+    __table_args__ = (
+        _one_of("kind", get_args(CheckpointKind), "checkpoint_kind_is_known"),
+        Index("checkpoint_history", "shard", "history", "created_at"),
+        Index("checkpoint_recent", "shard", "created_at"),
+    )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     message_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     generation: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
     kind: str = Field(sa_column=Column(Text, primary_key=True))
     created_at: datetime = Field(sa_column=_moment(default=True))
+    history: str | None = Field(sa_column=Column(Text))
     facts: dict[str, object] = Field(sa_column=Column(JSON, nullable=False))
+
+
+class SendRequest(SQLModel, table=True):
+    """A send that bore an Idempotency-Key: the digest of its body, and the ids that its messages got or would have got."""
+
+    __tablename__ = "send_request"
+    __table_args__ = (Index("send_request_age", "created_at"),)
+
+    shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    key: str = Field(sa_column=Column(Text, primary_key=True))
+    created_at: datetime = Field(sa_column=_moment(default=True))
+    digest: bytes = Field(sa_column=Column(LargeBinary, nullable=False))
+    message_ids: list[int] = Field(sa_column=Column(ARRAY(BigInteger), nullable=False))
+
+
+class Worker(SQLModel, table=True):
+    """A worker that has shown itself by claiming or beating."""
+
+    __table_args__ = (Index("worker_draining", "worker_id", postgresql_where=text("draining")),)
+
+    worker_id: str = Field(sa_column=Column(Text(collation="C"), primary_key=True))
+    first_seen_at: datetime = Field(sa_column=_moment(default=True))
+    last_seen_at: datetime = Field(sa_column=_moment(default=True))
+    draining: bool = Field(sa_column=Column(Boolean, nullable=False, server_default=text("false")))
+    host: str | None = Field(sa_column=Column(Text))
+    version: str | None = Field(sa_column=Column(Text))
+
+
+class Recovery(SQLModel, table=True):
+    """What the sweeps of all replicas have done since the database was made. One row."""
+
+    id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    scans: int = Field(sa_column=_total())
+    expired: int = Field(sa_column=_total())
+    recovered: int = Field(sa_column=_total())
+    failed: int = Field(sa_column=_total())
+    checkpoints: int = Field(sa_column=_total())
+    errors: int = Field(sa_column=_total())
+    counted_at: datetime = Field(sa_column=_moment(default=True))
+    last_scan: dict[str, object] | None = Field(sa_column=Column(JSON(none_as_null=True)))
+
+
+class Figure(SQLModel, table=True):
+    """What one replica has counted in the background for all of them: as of when, how long it took in seconds, and the counts."""
+
+    name: str = Field(sa_column=Column(Text, primary_key=True))
+    as_of: datetime = Field(sa_column=_moment())
+    took: float = Field(sa_column=Column(Double, nullable=False))
+    value: dict[str, object] = Field(sa_column=Column(JSON, nullable=False))
 
 
 class Secret(SQLModel, table=True):

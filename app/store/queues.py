@@ -83,7 +83,7 @@ class Queues:
             self._known = {name: (queue, until) for name, (queue, until) in self._known.items() if until > now}
 
     async def put(self, name: str, config: dict[str, Any]) -> tuple[Queue, bool]:
-        """Create the queue, or give it this configuration. Returns it, and whether it is new."""
+        """Create the queue, or give it this configuration, by columns. Returns it, and whether it is new."""
         statement = (
             insert(Queue)
             .values(name=name, shard=zlib.crc32(name.encode()) % self._shards, **config)

@@ -8,9 +8,10 @@ _MESSAGE_FACTS = """
     message.id, queue.name as queue, message.status, message.body, message.headers, message.priority, message.fairness_key,
     message.work_type, message.task_id, message.created_at, message.available_at, message.finished_at, message.generation,
     message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts,
-    message.nacked_count, message.expired_count, message.released_count, message.unconfirmed_count,
+    message.nacked_count as failed_count, message.expired_count, message.released_count, message.unconfirmed_count,
     coalesce(lease.progress, message.progress) as progress, coalesce(lease.detail, message.detail) as detail,
-    message.output, message.error
+    message.output, message.error, message.reason, message.failed_workers, message.source_queue, message.dedup_key,
+    case when lease.expires_at > now() then lease.granted_at end as leased_at, message.started_at
 """
 
 _MESSAGE = f"""
@@ -23,7 +24,7 @@ where message.shard = any($1::smallint[]) and message.id = $2
 """  # noqa: S608 - a constant fragment
 
 _MESSAGES = f"""
--- Locks: none. Index: message_by_status, one range per status asked for.
+-- Locks: none. Index: message_status, one range per status asked for.
 select {_MESSAGE_FACTS}
 from (
     select found.*
@@ -44,20 +45,26 @@ order by message.id
 """  # noqa: S608 - a constant fragment
 
 _CHECKPOINTS = """
--- Locks: none. Index: checkpoint_pkey.
-select kind, generation, created_at, facts
+-- Locks: none. Index: checkpoint_pkey. What ended an attempt is its reason; to people, all such entries are of one kind (seed 003).
+select
+    case when kind in ('nacked', 'lease_expired') then 'error_boundary' else kind end as kind,
+    case when kind in ('nacked', 'lease_expired') then kind end as reason, generation, created_at, facts
 from checkpoint
 where shard = any($1::smallint[]) and message_id = $2
 order by generation desc, created_at desc
 limit 200
 """
 
-_LEASES = """
--- Locks: none. Index: lease_pkey. Walks active leases until the page is full.
-select
+_LEASE_FACTS = """
     lease.message_id, queue.name as queue, lease.worker_id, lease.generation, lease.granted_at as acquired_at, lease.expires_at,
     extract(epoch from lease.expires_at - now())::float8 as expires_in, lease.expires_at <= now() as expired,
-    lease.beat_at as last_beat_at, lease.progress, lease.detail
+    lease.beat_at as last_beat_at, extract(epoch from now() - coalesce(lease.beat_at, lease.granted_at))::float8 as since_beat,
+    greatest(0, extract(epoch from now() - lease.expires_at))::float8 as overdue, lease.progress, lease.detail
+"""
+
+_LEASES = f"""
+-- Locks: none. Index: lease_pkey. Walks active leases until the page is full.
+select {_LEASE_FACTS}
 from lease
 join queue on queue.id = lease.queue_id
 where lease.shard = any($1::smallint[]) and lease.message_id > $2
@@ -66,7 +73,7 @@ where lease.shard = any($1::smallint[]) and lease.message_id > $2
   and ($5::bool is null or (lease.expires_at <= now()) = $5)
 order by lease.message_id
 limit $6
-"""
+"""  # noqa: S608 - a constant fragment
 
 _COUNT_LEASES = """
 -- Locks: none. For the figures, in the background.

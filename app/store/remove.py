@@ -4,7 +4,7 @@ from app.store.database import Pool, fetch
 
 REMOVE = """
 -- Locks: the deleted queue's own row, skipping one that another replica works on; its messages, which nobody else uses.
--- Index: message_by_status, message_pkey, checkpoint_pkey.
+-- Index: message_status, message_pkey, checkpoint_pkey.
 with gone as materialized (
     select id, shard from deleted_queue order by id limit 1 for update skip locked
 ),

@@ -115,7 +115,7 @@ def test_what_is_left_out_has_its_default(api: Api, queue: str) -> None:
     read = api.message(message_id)
     expected = {
         "status": "pending", "headers": {}, "priority": 0, "fairness_key": "", "work_type": None, "task_id": None, "generation": 0,
-        "attempt_count": 0, "max_attempts": 3, "nacked_count": 0, "expired_count": 0, "released_count": 0, "unconfirmed_count": 0,
+        "attempt_count": 0, "max_attempts": 3, "failed_count": 0, "expired_count": 0, "released_count": 0, "unconfirmed_count": 0,
         "output": None, "error": None, "finished_at": None, "progress": None, "detail": None,
     }  # fmt: skip
     assert {field: read[field] for field in expected} == expected

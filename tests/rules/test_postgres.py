@@ -110,7 +110,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "queue_pkey",
         "message_ready",
         "lease_check",
-        "lease_claim",
+        "lease_holder",
     }
     assert [node for node in reads if node["Index Name"].endswith("_pkey") and " = " not in node["Index Cond"]] == []
     joins = [node for node in nodes if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"]
