@@ -95,7 +95,7 @@ async def nack(body: schemas.NackRequest, request: Request) -> Response:
     service = service_of(request)
 
     def row(lease: LeaseName, item: schemas.LeaseNack) -> Nack:
-        return Nack(lease.message_id, lease.generation, item.error, item.delay or 0.0, item.retryable)
+        return Nack(lease.message_id, lease.generation, item.error, item.delay, item.retryable)
 
     verdicts = await _for_each(service, body.leases, row, service.store.nack)
     return _settled(body.leases, verdicts, outcomes.NACK)

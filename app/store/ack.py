@@ -27,7 +27,8 @@ ended as (
     delete from lease
     using held
     where lease.shard = held.shard and lease.message_id = held.message_id
-    returning lease.shard, held.message_id, held.generation, held.output, lease.progress, lease.detail, lease.expires_at <= now() as late
+    returning lease.shard, held.message_id, held.generation, held.output, lease.progress, lease.detail, lease.expires_at <= now() as late,
+              lease.queue_id as freed
 ),
 late as materialized (
     select message.shard, held.message_id, held.generation, held.output
@@ -42,16 +43,18 @@ late as materialized (
     ) as message
 ),
 done as (
-    select shard, message_id, generation, output, progress, detail, late from ended
+    select shard, message_id, generation, output, progress, detail, late, freed from ended
     union all
-    select shard, message_id, generation, output, null, null, true from late
+    select shard, message_id, generation, output, null, null, true, null from late
 )
 update message
 set status = 'completed', ended_by = case when ended.late then 'acked_late' else 'acked' end, finished_at = now(),
-    output = ended.output, error = null, {KEEP_REPORT}
+    output = ended.output, error = null, reason = null, {KEEP_REPORT}
 from done as ended
+left join queue on queue.id = ended.freed and queue.max_in_flight is not null
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-returning message.id as message_id, message.generation, message.ended_by as fate, null::bigint as ready_queue
+returning message.id as message_id, message.generation, message.ended_by as fate, array_remove(array[queue.id], null) as wakes,
+          0::float8 as wait
 """  # noqa: S608 - a constant fragment
 
 

@@ -3,11 +3,20 @@
 import json
 from dataclasses import dataclass, field
 
+from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, fetch
-from app.store.settle import ATTEMPT_FACTS, HELD, KEEP_REPORT, LAST_ATTEMPT, Settled, counted, explain, keep_reports, verdicts_of
+from app.store.settle import HELD, Settled, explain, keep_reports, verdicts_of
+
+_RETURNED_AND_NOTED = end_attempts(
+    kind="'nacked'",
+    ended_by="case when ended.grave is null then 'nacked' else 'dead_lettered' end",
+    note="error",
+    error="ended.error",
+    counters=counted("nacked_count"),
+)
 
 NACK = f"""
--- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
+-- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases; dead-letter queues, shared.
 -- Index: lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 with asked as materialized (
     select *
@@ -20,44 +29,24 @@ ended as (
     delete from lease
     using held
     where lease.shard = held.shard and lease.message_id = held.message_id
-    returning lease.*, held.error, held.delay, held.retryable
+    returning lease.*, held.error, held.delay, held.retryable, true as is_attempt
 ),
-returned as (
-    update message
-    set status = case when not ended.retryable or {LAST_ATTEMPT} then 'failed' when ended.delay > 0 then 'scheduled' else 'pending' end,
-        finished_at = case when not ended.retryable or {LAST_ATTEMPT} then now() end,
-        available_at = now() + make_interval(secs => ended.delay),
-        ended_by = 'nacked', error = ended.error, {counted("attempt_count")}, {counted("nacked_count")},
-        {KEEP_REPORT}
-    from ended
-    join queue on queue.id = ended.queue_id
-    where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-    returning message.shard, ended.message_id, ended.generation, message.status, message.queue_id, message.attempt_count,
-              coalesce(message.max_attempts, queue.max_attempts) as max_attempts,
-              ended.error, ended.worker_id, ended.granted_at, ended.expires_at, ended.beat_at
-),
-noted as (
-    insert into checkpoint (shard, message_id, generation, kind, facts)
-    select shard, message_id, generation, 'nacked',
-           json_build_object('error', error, {ATTEMPT_FACTS})
-    from returned
-    on conflict do nothing
-)
-select message_id, generation,
-       case status when 'failed' then 'given_up' else 'nacked' end as fate,
-       case status when 'pending' then queue_id end as ready_queue
+{_RETURNED_AND_NOTED}
+select
+    message_id, generation, case when grave is not null then 'dead_lettered' when given_up then 'given_up' else 'nacked' end as fate,
+    wakes, wait
 from returned
 """  # noqa: S608 - constant fragments
 
 
 @dataclass(frozen=True, slots=True)
 class Nack:
-    """One lease whose attempt failed. `delay` is in seconds."""
+    """One lease whose attempt failed. `delay` is in seconds; None takes the queue's backoff."""
 
     message_id: int
     generation: int
     error: str | None = field(repr=False)
-    delay: float
+    delay: float | None
     retryable: bool
 
 

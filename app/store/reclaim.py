@@ -3,18 +3,25 @@
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, Row, fetch
-from app.store.settle import ATTEMPT_FACTS, KEEP_REPORT, LAST_ATTEMPT, counted
 
-MAX_UNCONFIRMED = 20
-"""Deliveries that nobody confirmed, after which a message is given up: nothing that takes it ever answers for it."""
-
-_GIVEN_UP = f"case when ended.unconfirmed then message.unconfirmed_count >= {MAX_UNCONFIRMED - 1} else {LAST_ATTEMPT} end"
-_RAN_OUT = "(not ended.unconfirmed)::int"
-_UNCONFIRMED = "ended.unconfirmed::int"
+_RETURNED_AND_NOTED = end_attempts(
+    kind="case when ended.is_attempt then 'lease_expired' else 'unconfirmed' end",
+    ended_by="case when ended.is_attempt then 'expired' else 'unconfirmed' end",
+    note="case when is_attempt then 'Lease expired' else 'Delivery was not confirmed' end",
+    error="""case
+        when ended.is_attempt and ended.given_up then 'Max retries exceeded'
+        when ended.is_attempt then format('Lease expired - retry %s/%s', ended.used, ended.max_attempts)
+        when ended.given_up then 'Never confirmed'
+        else message.error
+    end""",
+    counters=f"{counted('expired_count', 'ended.is_attempt::int')}, {counted('unconfirmed_count', '(not ended.is_attempt)::int')}",
+)
 
 RECLAIM = f"""
--- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages.
+-- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages; dead-letter
+-- queues, shared.
 -- Index: lease_check stops at the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 -- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
 with due as materialized (
@@ -34,40 +41,15 @@ ended as (
     delete from lease
     using due
     where due.expires_at <= now() and lease.shard = due.shard and lease.message_id = due.message_id
-    returning lease.*, lease.confirm_timeout is not null as unconfirmed
+    returning lease.*, lease.confirm_timeout is null as is_attempt, true as retryable, null::float8 as delay
 ),
-returned as (
-    update message
-    set status = case when {_GIVEN_UP} then 'failed' else 'pending' end,
-        finished_at = case when {_GIVEN_UP} then now() end,
-        available_at = now(),
-        ended_by = case when ended.unconfirmed then 'unconfirmed' else 'expired' end,
-        error = case
-            when ended.unconfirmed and {_GIVEN_UP} then 'Never confirmed'
-            when ended.unconfirmed then message.error
-            when {_GIVEN_UP} then 'Max retries exceeded'
-            else format('Lease expired - retry %s/%s', message.attempt_count + 1, coalesce(message.max_attempts, queue.max_attempts))
-        end,
-        {counted("attempt_count", _RAN_OUT)}, {counted("expired_count", _RAN_OUT)}, {counted("unconfirmed_count", _UNCONFIRMED)},
-        {KEEP_REPORT}
-    from ended
-    join queue on queue.id = ended.queue_id
-    where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-    returning ended.*, message.status, message.attempt_count,
-              coalesce(message.max_attempts, queue.max_attempts) as max_attempts
-),
-noted as (
-    insert into checkpoint (shard, message_id, generation, kind, facts)
-    select shard, message_id, generation, case when unconfirmed then 'unconfirmed' else 'lease_expired' end,
-           json_build_object('error', case when unconfirmed then 'Delivery was not confirmed' else 'Lease expired' end, {ATTEMPT_FACTS})
-    from returned
-    on conflict do nothing
-)
+{_RETURNED_AND_NOTED}
 select
     (select count(*) from due) as looked_at,
     count(*) as expired,
-    count(*) filter (where status = 'failed') as given_up,
-    coalesce(array_agg(distinct queue_id) filter (where status <> 'failed'), array[]::bigint[]) as ready_queues,
+    count(*) filter (where given_up) as given_up,
+    (select count(*) from noted) as noted,
+    array(select distinct unnest(wakes) from returned) as wakes,
     coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
 from returned
 """  # noqa: S608 - constant fragments
@@ -89,7 +71,7 @@ promoted as (
     where message.shard = due.shard and message.id = due.id
     returning message.queue_id
 )
-select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as ready_queues from promoted
+select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as wakes from promoted
 """
 
 _FIRST_LEASE = """
@@ -123,12 +105,17 @@ select extract(epoch from least(
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What one pass did. `lag` is the longest time, in seconds, that one of these leases had been over."""
+    """What one pass did.
+
+    `noted` counts the checkpoints, `wakes` are the queues whose parked claims may now get something, and `lag` is the longest time, in
+    seconds, that one of these leases had been over.
+    """
 
     looked_at: int
     expired: int
     given_up: int
-    ready_queues: list[int]
+    noted: int
+    wakes: list[int]
     lag: float
 
 
@@ -137,7 +124,7 @@ class Promoted:
     """What one pass did with delayed messages."""
 
     promoted: int
-    ready_queues: list[int]
+    wakes: list[int]
 
 
 async def reclaim(pool: Pool, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from app.store.attempts import counted
 from app.store.database import Pool, fetch
-from app.store.settle import HELD, KEEP_REPORT, Settled, counted, explain, verdicts_of
+from app.store.settle import HELD, KEEP_REPORT, Settled, explain, verdicts_of
 
 RELEASE = f"""
 -- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
@@ -23,7 +24,8 @@ set status = 'pending', available_at = now(), ended_by = 'released',
     {counted("released_count")}, {KEEP_REPORT}
 from ended
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-returning message.id as message_id, message.generation, 'released' as fate, message.queue_id as ready_queue
+returning message.id as message_id, message.generation, 'released' as fate, array[message.queue_id] as wakes,
+          0::float8 as wait
 """  # noqa: S608 - a constant fragment
 
 

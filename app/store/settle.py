@@ -1,6 +1,6 @@
 """What ack, nack and release share: their verdict, and the report that a refused one leaves behind."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.leases.outcomes import REPORT_KEPT, Fate
@@ -12,19 +12,22 @@ from app.store.fate import LeaseKey, fates_of
 class Settled:
     """How the lease ended, whether by this call or before it.
 
-    `ready_queue` is the queue that got its message back as ready, by this call.
+    `wakes` are the queues whose parked claims may get something by this call: its message is ready there, or has left a place free.
+    `wait` is the seconds until its message is ready, if that is later.
     """
 
     fate: Fate
-    ready_queue: int | None = None
+    wakes: Sequence[int] = ()
+    wait: float = 0.0
 
 
 _REPORT = """
 -- Locks: its own rows, in id order.
--- Index: checkpoint_pkey. A report that is repeated is kept once; a result takes the place of an error.
-insert into checkpoint (shard, message_id, generation, kind, facts)
-select $1, report.message_id, report.generation, 'late_report', report.facts
+-- Index: message_pkey, checkpoint_pkey. A report that is repeated is kept once; a result takes the place of an error.
+insert into checkpoint (shard, message_id, generation, kind, history, facts)
+select $1, report.message_id, report.generation, 'late_report', coalesce(message.task_id, 'message:' || message.id), report.facts
 from unnest($2::bigint[], $3::bigint[], $4::json[]) as report(message_id, generation, facts)
+join message on message.shard = $1 and message.id = report.message_id
 order by report.message_id
 on conflict (shard, message_id, generation, kind) do update set facts = excluded.facts
 where checkpoint.facts ->> 'verb' = 'nack' and excluded.facts ->> 'verb' = 'ack'
@@ -45,22 +48,9 @@ HELD = """held as materialized (
 # The lease's last report goes with its message.
 KEEP_REPORT = "progress = coalesce(ended.progress, message.progress), detail = coalesce(ended.detail, message.detail)"
 
-LAST_ATTEMPT = "least(message.attempt_count, 2147483646) + 1 >= coalesce(message.max_attempts, queue.max_attempts)"
-
-# What a checkpoint says of an attempt that ended (seed 003): reads from a row with the columns of the lease and of the message after it.
-ATTEMPT_FACTS = """
-    'retry_count', attempt_count, 'max_retries', max_attempts, 'will_retry', status <> 'failed',
-    'worker_id', worker_id, 'acquired_at', granted_at, 'expires_at', expires_at, 'last_heartbeat', beat_at
-"""
-
-
-def counted(counter: str, by: str = "1") -> str:
-    """Set a counter of the message one higher, or by an SQL number that is 0 or 1; it saturates (design rule 10)."""
-    return f"{counter} = least(message.{counter}, 2147483647 - {by}) + {by}"
-
 
 def verdicts_of(rows: Iterable[Row]) -> dict[LeaseKey, Settled]:
-    return {(row["message_id"], row["generation"]): Settled(row["fate"], row["ready_queue"]) for row in rows}
+    return {(row["message_id"], row["generation"]): Settled(row["fate"], row["wakes"], row["wait"]) for row in rows}
 
 
 async def explain(pool: Pool, shard: int, verdicts: dict[LeaseKey, Settled], leases: Iterable[LeaseKey]) -> None:

@@ -109,7 +109,7 @@ class Store:
         return self._note_settled("ack", outcomes.ACK, await _submit(self._ack, acks))
 
     async def nack(self, nacks: Sequence[tuple[int, Nack]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("nack", outcomes.NACK, await _submit(self._nack, nacks), (row.delay for _, row in nacks))
+        return self._note_settled("nack", outcomes.NACK, await _submit(self._nack, nacks))
 
     async def release(self, releases: Sequence[tuple[int, Release]]) -> list[Settled | RowFaultError]:
         return self._note_settled("release", outcomes.RELEASE, await _submit(self._release, releases))
@@ -120,13 +120,13 @@ class Store:
         if done.expired:
             self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
             self.tally.observe_lag(done.lag)
-        self._note_ready(done.ready_queues)
+        self._note_ready(done.wakes)
         return done
 
     async def promote(self, shard: int, limit: int, aside: Collection[int]) -> Promoted:
         """Make one pass over the delayed messages that are due. A full pass means that more may be due."""
         done = await promote(self._pool, shard, limit, aside)
-        self._note_ready(done.ready_queues)
+        self._note_ready(done.wakes)
         return done
 
     async def first_lease(self, shard: int, aside: Collection[int]) -> int | None:
@@ -145,12 +145,10 @@ class Store:
         """Return the seconds until a lease or a delayed message is due, or None."""
         return await next_due(self._pool, shard, aside)
 
-    def _note_settled(
-        self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError], delays: Iterable[float] = ()
-    ) -> list[Settled | RowFaultError]:
+    def _note_settled(self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError]) -> list[Settled | RowFaultError]:
         settled = [verdict for verdict in verdicts if isinstance(verdict, Settled)]
         self.tally.settles.update((verb, words[verdict.fate]) for verdict in settled)
-        self._note_ready({verdict.ready_queue for verdict in settled if verdict.ready_queue is not None}, delays)
+        self._note_ready({queue_id for verdict in settled for queue_id in verdict.wakes}, (verdict.wait for verdict in settled))
         return verdicts
 
     def _note_ready(self, queue_ids: Iterable[int], delays: Iterable[float] = ()) -> None:

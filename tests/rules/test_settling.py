@@ -92,7 +92,7 @@ def test_a_nack_counts_an_attempt_and_the_last_one_gives_the_message_up(api: Api
     assert api.nack(second["receipt"], error="twice")[0]["status"] == "failed"
     message = api.message(message_id)
     assert (message["status"], message["error"], message["attempt_count"], message["failed_count"]) == ("failed", "twice", 2, 2)
-    assert [(each["kind"], each["facts"]["will_retry"]) for each in api.checkpoints(message_id)] == [("nacked", False), ("nacked", True)]
+    assert [(each["kind"], each["facts"]["will_retry"]) for each in api.checkpoints(message_id)] == [("error_boundary", False), ("error_boundary", True)]
 
 
 @pytest.mark.rule(9)
@@ -149,8 +149,8 @@ def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: st
     assert (message["attempt_count"], message["expired_count"], message["error"]) == (2, 2, "Max retries exceeded")
     history = api.checkpoints(message_id)
     assert [(each["kind"], each["facts"]["worker_id"], each["facts"]["will_retry"]) for each in history] == [
-        ("lease_expired", "victim-2", False),
-        ("lease_expired", "victim-1", True),
+        ("error_boundary", "victim-2", False),
+        ("error_boundary", "victim-1", True),
     ]
 
 
@@ -168,7 +168,7 @@ async def test_counters_saturate(api: Api, queue: str, sql: "asyncpg.Connection[
     most = 2**31 - 1
     ids = api.send(queue, 1, 2, 3, max_attempts=5)
     await sql.execute(
-        "update message set attempt_count = $1, failed_count = $1, expired_count = $1, released_count = $1, unconfirmed_count = $1 "
+        "update message set attempt_count = $1, nacked_count = $1, expired_count = $1, released_count = $1, unconfirmed_count = $1 "
         "where id = any($2)",
         most,
         [int(each) for each in ids],
