@@ -22,6 +22,7 @@ from app.store.claim import Claim
 from app.store.faults import RowFaultError
 from app.store.line import Claimed
 from app.store.nack import Nack
+from app.store.pick import Filter
 from app.store.queues import QueueGoneError
 from app.store.release import Release
 from app.store.settle import Settled
@@ -48,12 +49,12 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     came_at = time.monotonic()
     service = service_of(request)
     receipts = service.receipts
-    wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id)
+    wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id, _filter(body))
     claimed = await unless_gone(request, _claim(service, queue, wanted, body.wait), service.store.give_back)
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]
-    return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at), "drain": False})
+    return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at), "drain": claimed.drain})
 
 
 @hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases", responses=documented(413, 415, 422, 503))
@@ -132,6 +133,11 @@ async def list_leases(
         queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1
     )
     return json_response(page([active_lease_view(row) for row in rows], limit, "message_id") | {"as_of": datetime.now(UTC)})
+
+
+def _filter(body: schemas.ClaimRequest) -> Filter:
+    work_types = tuple(sorted(set(body.work_types))) if body.work_types else None
+    return Filter(work_types, body.task_id)
 
 
 async def _claim(service: Service, name: str, wanted: Claim, wait: float) -> Claimed:

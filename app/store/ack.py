@@ -55,7 +55,7 @@ left join queue on queue.id = ended.freed and queue.max_in_flight is not null
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
 returning message.id as message_id, message.generation, message.ended_by as fate, array_remove(array[queue.id], null) as wakes,
           0::float8 as wait
-"""  # noqa: S608 - a constant fragment
+"""
 
 
 @dataclass(frozen=True, slots=True)

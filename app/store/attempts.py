@@ -103,4 +103,4 @@ noted as (
     from returned
     on conflict do nothing
     returning 1
-)"""  # noqa: S608 - its arguments are constants of the modules that call it
+)"""

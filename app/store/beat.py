@@ -6,8 +6,9 @@ from datetime import datetime
 from app.leases import outcomes
 from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey, fates_of
+from app.store.times import BEAT_INTERVAL, EXTENSION
 
-BEAT = """
+BEAT = f"""
 -- Locks: the leases asked about, in id order.
 -- Index: lease_pkey, queue_pkey. The update touches no indexed column, so it is heap-only.
 with asked as materialized (
@@ -28,13 +29,13 @@ held as materialized (
 measured as (
     select
         held.*,
-        make_interval(secs => queue.beat_interval) as beat_interval,
-        now() + make_interval(secs => queue.extension) as extension_end,
+        make_interval(secs => {BEAT_INTERVAL}) as beat_interval,
+        now() + make_interval(secs => {EXTENSION}) as extension_end,
         now() + make_interval(secs => held.confirm_timeout) as confirmation_end,
         queue.extension_enabled and held.expires_at < held.deadline as extendable,
         held.extended_at is null
-            or now() >= held.extended_at + make_interval(secs => queue.beat_interval)
-            or held.expires_at - now() < make_interval(secs => queue.beat_interval) as due,
+            or now() >= held.extended_at + make_interval(secs => {BEAT_INTERVAL})
+            or held.expires_at - now() < make_interval(secs => {BEAT_INTERVAL}) as due,
         not queue.progress_required or coalesce(held.progress > held.extended_progress, held.progress is not null) as progressed
     from held
     join queue on queue.id = held.queue_id

@@ -9,109 +9,82 @@ from datetime import datetime
 import asyncpg
 
 from app.leases.rotation import Rotation, Visit
-from app.store.database import Pool, Row, fetch
+from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
+from app.store.pick import ANYTHING, PICK_ANY, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
+from app.store.queues import QueueGoneError
+from app.store.times import BEAT_INTERVAL, EXTENSION
 
-_PICK = """
--- Locks: the messages picked, skipping those in other hands, so it never waits.
--- Index: message_ready, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey.
--- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
-with recursive visited(fairness_key, lap, position, weight) as (
-    select $3::text collate "C", 0, 0, 0::bigint
-    union all
-    select next.fairness_key, next.lap, visited.position + 1, coalesce((queue.weights ->> next.fairness_key)::bigint, 1)
-    from visited
-    join queue on queue.id = $2
-    cross join lateral (
-        (select message.fairness_key, visited.lap
-         from message
-         where message.shard = $1 and message.queue_id = $2 and message.status = 'pending' and message.fairness_key > visited.fairness_key
-         order by message.fairness_key
-         limit 1)
-        union all
-        (select message.fairness_key, 1
-         from message
-         where message.shard = $1 and message.queue_id = $2 and message.status = 'pending' and visited.lap = 0
-         order by message.fairness_key
-         limit 1)
-        limit 1
-    ) as next(fairness_key, lap)
-    where visited.position < $5::bigint - $4::bigint and (next.lap = 0 or next.fairness_key <= $3)
-),
-quanta as (
-    select fairness_key, position,
-           case position when 0 then $4 else weight * greatest(1, ceil(($5 - $4)::float8 / sum(weight) over ()))::bigint end as quantum
-    from visited
-),
-allowances as (
-    select *, least(quantum, $5 - (sum(quantum) over (order by position) - quantum)) as allowance from quanta
-),
-turn as materialized (
-    -- The key whose turn it is comes by twice if the rotation goes all around: for the rest of its quantum, and for a new one.
-    select fairness_key, max(position) as position, sum(quantum)::bigint as quantum, sum(allowance)::bigint as allowance
-    from allowances
-    where allowance > 0
-    group by fairness_key
-),
-picked as materialized (
-    select ready.shard, ready.id, row_number() over () as slot
-    from (select * from turn order by position) as turn
-    cross join lateral (
-        select message.shard, message.id
-        from message
-        where message.shard = $1 and message.queue_id = $2 and message.status = 'pending' and message.fairness_key = turn.fairness_key
-          and message.id <> all($6::bigint[])
-        order by message.priority desc, message.id
-        limit turn.allowance
-        for update skip locked
-    ) as ready
-)
-"""
-
-CLAIM = f"""{_PICK},
+_GRANT = """,
 started as (
     update message
     set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = now()
     from picked
     where message.shard = picked.shard and message.id = picked.id
-    returning message.*, picked.slot
+    returning message.*, picked.place
+),
+slotted as (
+    select
+        started.*, shop.slots[started.place] as slot, shop.max_lease, coalesce(started.max_attempts, shop.max_attempts) as attempts_allowed,
+        shop.lease_length, shop.extension_length as extension, shop.beat_every as beat_interval
+    from shop
+    cross join started
 ),
 termed as (
     select
-        started.*,
+        slotted.*,
         now() + make_interval(secs => least(
-            ($9::float8[])[slot], coalesce(($8::float8[])[slot], queue.visibility_timeout), queue.max_lease
+            ({confirm_within}::float8[])[slot], coalesce(({visibility_timeout}::float8[])[slot], lease_length), max_lease
         )) as expires_at,
-        now() + make_interval(secs => queue.max_lease) as deadline,
-        case when ($9::float8[])[slot] is not null then coalesce(($8::float8[])[slot], queue.visibility_timeout) end as confirm_timeout,
-        queue.beat_interval, queue.extension, coalesce(started.max_attempts, queue.max_attempts) as attempts_allowed
-    from started
-    join queue on queue.id = started.queue_id
+        now() + make_interval(secs => max_lease) as deadline,
+        case
+            when ({confirm_within}::float8[])[slot] is not null then coalesce(({visibility_timeout}::float8[])[slot], lease_length)
+        end as confirm_timeout
+    from slotted
 ),
 granted as (
     insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, confirm_timeout,
                        worker_id, claim_id, claim_slot)
     select shard, id, queue_id, generation, now(), expires_at, expires_at, deadline, confirm_timeout,
-           ($7::text[])[slot], ($10::text[])[slot], ($11::int[])[slot]
+           ($7::text[])[slot], ({claim_id}::text[])[slot], ({claim_slot}::int[])[slot]
     from termed
 )
 select
-    case slot when 1 then (
-        select json_agg(json_build_array(fairness_key, quantum, allowance) order by position)::text from turn
-    ) end as visits,
-    shard, id, generation, expires_at,
+    case
+        when coalesce(place, 1) = 1 then json_build_object(
+            'visits', (select json_agg(json_build_array(fairness_key, quantum, allowance) order by position) from turn),
+            'room', shop.room,
+            'limited', shop.max_in_flight is not null,
+            'served', case when cardinality(shop.slots) < cardinality($7::text[]) then shop.slots end
+        )::text
+    end as terms,
+    slot,
+    termed.shard, termed.id, generation, expires_at,
     extract(epoch from expires_at - now())::float8 as expires_in, extract(epoch from deadline - now())::float8 as deadline_in,
-    beat_interval, extension, body, headers, priority, fairness_key, work_type, task_id, created_at, attempt_count,
+    termed.beat_interval, termed.extension, body, headers, priority, fairness_key, work_type, task_id, termed.created_at, attempt_count,
     attempts_allowed, source_queue, progress, detail
-from termed
-order by slot
-"""  # noqa: S608 - a constant fragment
+from shop
+left join termed on true
+order by place
+"""
 
-_PEEK = f"""{_PICK}
-select id from picked
-"""  # noqa: S608 - a constant fragment
 
-REPEATED = """
+def _claim(pick: Pick) -> str:
+    """Append the grant to a pick."""
+    columns = ("visibility_timeout", "confirm_within", "claim_id", "claim_slot")
+    return pick.sql + _GRANT.format(**{name: f"${number}" for number, name in enumerate(columns, pick.arguments + 1)})
+
+
+CLAIMS = {pick: _claim(pick) for pick in (PICK_ANY, PICK_BY_TYPE, PICK_BY_TASK)}
+_PEEKS = {pick: f"{pick.sql}select id from picked" for pick in CLAIMS}
+
+_HOLD_QUEUE = """
+-- Locks: the queue's row, until the claim is committed: whoever counts its leases does so alone. Sends only share it, and go on.
+-- Index: queue_pkey.
+select from queue where id = $1 for no key update
+"""
+
+REPEATED = f"""
 -- Locks: none.
 -- Index: lease_holder, message_pkey, queue_pkey.
 select
@@ -119,7 +92,7 @@ select
     lease.shard, lease.message_id, lease.generation, lease.expires_at,
     extract(epoch from lease.expires_at - now())::float8 as expires_in,
     extract(epoch from lease.deadline - now())::float8 as deadline_in,
-    queue.beat_interval, queue.extension,
+    {BEAT_INTERVAL} as beat_interval, {EXTENSION} as extension,
     message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
     message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.source_queue, message.progress,
     message.detail
@@ -154,6 +127,7 @@ class Claim:
     visibility_timeout: float | None = None
     confirm_within: float | None = None
     claim_id: str | None = None
+    filter: Filter = ANYTHING
 
     @property
     def name(self) -> ClaimName | None:
@@ -186,43 +160,96 @@ class GrantedLease:
     detail: str | None = field(repr=False)
 
 
-Granted = list[list[GrantedLease]]
+@dataclass(slots=True)
+class Granted:
+    """What a call got. `drain` tells that its worker is to stop taking work."""
+
+    leases: list[GrantedLease] = field(default_factory=list)
+    drain: bool = False
 
 
-async def claim(pool: Pool, shard: int, queue_id: int, rotation: Rotation, claims: Sequence[Claim], aside: Collection[int]) -> Granted:
-    """Grant leases to the calls in order, as far as ready messages go, and return the leases of each call.
+@dataclass(slots=True)
+class Stall:
+    """Where one replica serves the claims of one queue and filter from: whose turn it is, and whether the queue limits its leases."""
+
+    shard: int
+    queue_id: int
+    filter: Filter = ANYTHING
+    rotation: Rotation = field(default_factory=Rotation)
+    limited: bool = False
+
+
+async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collection[int]) -> list[Granted]:
+    """Grant leases to the calls in order, as far as ready messages and the queue's limit go.
 
     Messages set `aside` are left alone. Whatever fails after some leases are granted only ends the call early: they are committed.
+
+    Raises:
+        QueueGoneError: the queue has been deleted.
+
     """
     slots = [(call, number) for call, each in enumerate(claims) for number in range(each.max_messages)]
-    granted: Granted = [[] for _ in claims]
+    granted = [Granted() for _ in claims]
     for _ in range(_MAX_ROUNDS):
-        wanted, left = len(slots), rotation.left
+        left = stall.rotation.left
         try:
-            rows = await fetch(pool, CLAIM, shard, queue_id, rotation.fairness_key, left, wanted, aside, *_columns(claims, slots))
+            rows = await _run(pool, stall, [claims[call].worker_id for call, _ in slots], aside, *_columns(claims, slots))
         except (asyncpg.PostgresError, StoreError):
-            if any(granted):
+            if any(each.leases for each in granted):
                 break
             raise
-        for (call, _), row in zip(slots, rows, strict=False):
-            granted[call].append(GrantedLease(*row[1:]))
-        slots = slots[len(rows) :]
-        visits = _visits(rows)
-        rotation.advance(visits)
-        if not slots or not _more_may_be_ready(visits, wanted, left):
+        if not rows:
+            raise QueueGoneError(stall.queue_id)
+        terms = _Terms(**json.loads(rows[0]["terms"]))
+        leased = [row for row in rows if row["id"] is not None]
+        for row in leased:
+            granted[slots[row["slot"] - 1][0]].leases.append(GrantedLease(*row[2:]))
+        served = [slots[slot - 1] for slot in terms.served] if terms.served is not None else slots
+        for call in {call for call, _ in slots} - {call for call, _ in served}:
+            granted[call].drain = True
+        slots = served[len(leased) :]
+        if terms.limited != stall.limited:
+            stall.limited = terms.limited  # and again, as this queue is to be claimed from
+            continue
+        visits = _visits(terms, leased)
+        stall.rotation.advance(visits)
+        if not slots or len(leased) == terms.room or not _more_may_be_ready(visits, terms.room, left):
             break
     return granted
 
 
-async def first_ready(pool: Pool, shard: int, queue_id: int, rotation: Rotation, aside: Collection[int]) -> int | None:
+async def first_ready(pool: Pool, stall: Stall, aside: Collection[int]) -> int | None:
     """Return the message that a claim for one would pick."""
-    rows = await fetch(pool, _PEEK, shard, queue_id, rotation.fairness_key, rotation.left, 1, aside)
+    rows = await fetch(pool, _PEEKS[stall.filter.pick], *_place(stall), True, aside, [""], *stall.filter.arguments)
     return rows[0]["id"] if rows else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Terms:
+    """What a statement tells beside the leases: the keys it visited (key, quantum, allowance), and on what terms it granted.
+
+    `room` is how many leases it might grant, `served` are the slots (from 1) it might grant them to, None for all.
+    """
+
+    visits: list[tuple[str, int, int]] | None
+    room: int
+    limited: bool
+    served: list[int] | None
+
+
+async def _run(pool: Pool, stall: Stall, workers: list[str], aside: Collection[int], *columns: object) -> list[Row]:
+    arguments = (*_place(stall), stall.limited, aside, workers, *stall.filter.arguments, *columns)
+    if stall.limited:
+        return await fetch_holding(pool, _HOLD_QUEUE, stall.queue_id, CLAIMS[stall.filter.pick], *arguments)
+    return await fetch(pool, CLAIMS[stall.filter.pick], *arguments)
+
+
+def _place(stall: Stall) -> tuple[object, ...]:
+    return (stall.shard, stall.queue_id, stall.rotation.fairness_key, stall.rotation.left)
 
 
 def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[object, ...]:
     return (
-        [claims[call].worker_id for call, _ in slots],
         [claims[call].visibility_timeout for call, _ in slots],
         [claims[call].confirm_within for call, _ in slots],
         [claims[call].claim_id for call, _ in slots],
@@ -230,22 +257,19 @@ def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[obj
     )
 
 
-def _visits(rows: list[Row]) -> list[Visit]:
-    """Read which keys the statement visited, from its first row, and count what each gave."""
-    taken = Counter(row["fairness_key"] for row in rows)
-    visited = json.loads(rows[0]["visits"]) if rows else []
-    return [Visit(fairness_key, quantum, allowance, taken[fairness_key]) for fairness_key, quantum, allowance in visited]
+def _visits(terms: _Terms, leased: list[Row]) -> list[Visit]:
+    """Count what each key that was visited gave."""
+    taken = Counter(row["fairness_key"] for row in leased)
+    return [Visit(fairness_key, quantum, allowance, taken[fairness_key]) for fairness_key, quantum, allowance in terms.visits or ()]
 
 
-def _more_may_be_ready(visits: list[Visit], wanted: int, left: int) -> bool:
-    """Tell whether a statement that did not fill all slots may have left messages behind.
+def _more_may_be_ready(visits: list[Visit], room: int, left: int) -> bool:
+    """Tell whether a statement that did not fill its room may have left messages behind.
 
     It goes once around the keys, but no further than the batch needs: the key whose quantum was `left`, and one key per message wanted
     beyond that. A key that gave all it was allowed may have more.
     """
-    if not visits:
-        return left > 0
-    return len(visits) >= wanted - left or any(visit.taken == visit.allowance for visit in visits)
+    return len(visits) >= max(1, room - left) or any(visit.taken == visit.allowance for visit in visits)
 
 
 async def repeated(pool: Pool, shard: int, queue_id: int, names: Collection[ClaimName]) -> dict[ClaimName, list[GrantedLease]]:

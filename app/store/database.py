@@ -101,6 +101,19 @@ async def fetch(pool: Pool, statement: str, *arguments: object) -> list[Row]:
         return await pool.fetch(statement, *arguments)
 
 
+async def fetch_holding(pool: Pool, hold: str, held: object, statement: str, *arguments: object) -> list[Row]:
+    """Run one statement while a lock is held that `hold` takes on `held`: it sees what was committed before the lock was had.
+
+    Raises:
+        UnavailableError: Postgres did not answer; whether the statement took effect is unknown.
+
+    """
+    with answering():
+        async with pool.acquire() as connection, connection.transaction():
+            await connection.fetch(hold, held)
+            return await connection.fetch(statement, *arguments)
+
+
 @asynccontextmanager
 async def session(database: Database) -> AsyncIterator[AsyncSession]:
     """Open a session on the tables, for what is not hot.

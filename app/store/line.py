@@ -1,4 +1,4 @@
-"""The line in front of one queue: everybody who waits for its messages, first come first served.
+"""The line in front of one queue: everybody who waits for its messages, or for those of one filter, first come first served.
 
 Whenever the queue may have ready messages, one statement serves as many of the line as it can. If it could not serve all whom it tried
 for, nothing was ready for those who stood in line before it ran: whoever of them does not want to wait is sent away empty.
@@ -14,12 +14,11 @@ from dataclasses import dataclass, field, replace
 import asyncpg
 import structlog
 
-from app.leases.rotation import Rotation
 from app.store.aside import Aside
-from app.store.claim import Claim, ClaimName, GrantedLease, claim, first_ready, repeated
+from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Stall, claim, first_ready, repeated
 from app.store.database import Pool
-from app.store.faults import UnavailableError
-from app.store.queues import QueueGoneError, QueueRef, exists
+from app.store.pick import ANYTHING, Filter
+from app.store.queues import QueueRef
 
 _BATCH_SLOTS = 1000
 _REMEMBERED_CLAIMS = 1000
@@ -32,7 +31,7 @@ class Claimed:
     """The answer to a claim.
 
     `tried_at` is the moment (monotonic, in seconds) that the leases' times are at least as late as. `repeated` tells that an earlier
-    call of the same name was granted them.
+    call of the same name was granted them, `drain` that the worker is to stop taking work.
     """
 
     queue: QueueRef
@@ -40,6 +39,8 @@ class Claimed:
     tried_at: float
     name: ClaimName | None = None
     repeated: bool = False
+    filter: Filter = ANYTHING
+    drain: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -61,8 +62,12 @@ class _Caller:
         if not self.answer.done():
             self.answer.set_result(Claimed(self.queue, [], self.tried_at))
 
-    def claimed(self, leases: list[GrantedLease], *, repeated: bool) -> Claimed:
-        return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated)
+    def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False) -> Claimed:
+        return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain)
+
+    def is_served_by(self, claimed: Claimed) -> bool:
+        """Whether there is no more to wish for."""
+        return claimed.drain or len(claimed.leases) == self.claim.max_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +81,13 @@ class Serving:
 
 
 class Line:
-    """Everybody who waits for one queue's messages, first come first served."""
+    """Everybody who waits for one queue's messages, or for those of one filter, first come first served."""
 
-    def __init__(self, queue: QueueRef, serving: Serving) -> None:
+    def __init__(self, queue: QueueRef, wanted: Filter, serving: Serving) -> None:
         self.callers: deque[_Caller] = deque()
         self._queue = queue
         self._serving = serving
-        self._rotation = Rotation()
+        self._stall = Stall(queue.shard, queue.id, wanted)
         self._aside = Aside()
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
@@ -131,26 +136,11 @@ class Line:
                 all_served = await self._serve_batch()
                 self.callers = deque(caller for caller in self.callers if not caller.answer.done())
                 if self.callers and not all_served:
-                    await self._make_sure_of_the_queue()
                     await self._nap()
         finally:
             self._server = None
 
-    async def _make_sure_of_the_queue(self) -> None:
-        """Tell everybody if the queue has been deleted: they would wait in vain."""
-        try:
-            if await exists(self._serving.pool, self._queue.id):
-                return
-        except UnavailableError:
-            return  # the next look at the queue finds that out too, and answers for it
-        while self.callers:
-            caller = self.callers.popleft()
-            if not caller.answer.done():
-                caller.answer.set_exception(QueueGoneError(self._queue.name))
-
     async def _nap(self) -> None:
-        if not self.callers:
-            return
         try:
             await asyncio.wait_for(self._woken.wait(), self._serving.poll)
         except TimeoutError:
@@ -173,7 +163,7 @@ class Line:
         finally:
             for caller in batch:
                 caller.in_hand = False
-        if all(len(claimed.leases) == caller.claim.max_messages for caller, claimed in zip(batch, answers, strict=True)):
+        if all(caller.is_served_by(claimed) for caller, claimed in zip(batch, answers, strict=True)):
             return True
         for caller in standing:
             if not caller.patient:
@@ -201,7 +191,7 @@ class Line:
     async def _answer(self, caller: _Caller, claimed: Claimed) -> None:
         if caller.answer.done():
             await self.give_back(claimed)
-        elif claimed.leases or not caller.patient:
+        elif claimed.leases or claimed.drain or not caller.patient:
             caller.answer.set_result(claimed)
 
     async def _grant(self, batch: list[_Caller]) -> list[Claimed]:
@@ -213,21 +203,25 @@ class Line:
 
     async def _grant_together(self, batch: list[_Caller]) -> list[Claimed]:
         """Grant leases, to those whose claim id has leases already the same ones."""
-        pool, shard, queue_id = self._serving.pool, self._queue.shard, self._queue.id
         names = [caller.claim.name for caller in batch if caller.claim.name]
-        known = await repeated(pool, shard, queue_id, names) if names else {}
+        known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, names) if names else {}
         self._inherited.extend(known)
         fresh = [caller.claim for caller in batch if caller.claim.name not in known]
-        granted = await claim(pool, shard, queue_id, self._rotation, fresh, self._aside.ids()) if fresh else []
-        if leases := [lease for each in granted for lease in each]:
+        grants = iter(await self._claim(fresh) if fresh else ())
+
+        def answer(caller: _Caller) -> Claimed:
+            if caller.claim.name in known:
+                return caller.claimed(known[caller.claim.name], repeated=True)
+            grant = next(grants)
+            return caller.claimed(grant.leases, drain=grant.drain)
+
+        return [answer(caller) for caller in batch]
+
+    async def _claim(self, claims: list[Claim]) -> list[Granted]:
+        grants = await claim(self._serving.pool, self._stall, claims, self._aside.ids())
+        if leases := [lease for grant in grants for lease in grant.leases]:
             self._serving.on_granted(leases)
-        fresh_leases = iter(granted)
-        return [
-            caller.claimed(known[caller.claim.name], repeated=True)
-            if caller.claim.name in known
-            else caller.claimed(next(fresh_leases), repeated=False)
-            for caller in batch
-        ]
+        return grants
 
     async def _grant_alone(self, caller: _Caller) -> Claimed:
         """Grant leases to one caller. A message that cannot be leased is set aside; then there is none for this call, this time."""
@@ -235,7 +229,7 @@ class Line:
             (claimed,) = await self._grant_together([caller])
         except (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
             # Another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed.
-            return caller.claimed([], repeated=False)
+            return caller.claimed([])
         except asyncpg.PostgresError:
             return await self._grant_one(caller)
         return claimed
@@ -246,10 +240,10 @@ class Line:
         try:
             (claimed,) = await self._grant_together([single])
         except asyncpg.PostgresError as error:
-            culprit = await first_ready(self._serving.pool, self._queue.shard, self._queue.id, self._rotation, self._aside.ids())
+            culprit = await first_ready(self._serving.pool, self._stall, self._aside.ids())
             if culprit is not None:
                 self._aside.put(culprit)
             log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
             self.wake()
-            return caller.claimed([], repeated=False)
+            return caller.claimed([])
         return claimed

@@ -36,7 +36,7 @@ select
     message_id, generation, case when grave is not null then 'dead_lettered' when given_up then 'given_up' else 'nacked' end as fate,
     wakes, wait
 from returned
-"""  # noqa: S608 - constant fragments
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,17 +5,19 @@ from collections.abc import Iterable
 
 from app.store.claim import Claim
 from app.store.line import Claimed, Line, Serving
+from app.store.pick import Filter
 from app.store.queues import QueueRef
 
 _IDLE_LINES = 10_000
 
 
 class Parking:
-    """The lines in front of all queues, and each queue's place in its rotation over fairness keys."""
+    """The lines in front of all queues, one per filter, each with its place in the rotation over fairness keys."""
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self._lines: OrderedDict[int, Line] = OrderedDict()
+        self._lines: OrderedDict[tuple[int, Filter], Line] = OrderedDict()
+        self._of_queue: dict[int, dict[Filter, Line]] = {}
         self._closed = False
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
@@ -26,20 +28,20 @@ class Parking:
             QueueGoneError: the queue has been deleted while the call waited.
 
         """
-        return await self._line(queue).stand(wanted, 0 if self._closed else wait)
+        return await self._line(queue, wanted.filter).stand(wanted, 0 if self._closed else wait)
 
     async def give_back(self, claimed: Claimed) -> None:
         """Release leases that nobody was there to take."""
-        await self._line(claimed.queue).give_back(claimed)
+        await self._line(claimed.queue, claimed.filter).give_back(claimed)
 
     def wake(self, queue_ids: Iterable[int]) -> None:
         """Serve the lines of these queues: they may have ready messages."""
         for queue_id in queue_ids:
-            if line := self._lines.get(queue_id):
+            for line in self._of_queue.get(queue_id, {}).values():
                 line.wake()
 
     def wake_all(self) -> None:
-        self.wake(list(self._lines))
+        self.wake(list(self._of_queue))
 
     def dismiss(self) -> None:
         """Send everybody away empty, and let nobody wait from now on: the service is stopping."""
@@ -51,16 +53,23 @@ class Parking:
     def parked(self) -> int:
         return sum(len(line.callers) for line in self._lines.values())
 
-    def _line(self, queue: QueueRef) -> Line:
-        line = self._lines.get(queue.id)
+    def _line(self, queue: QueueRef, wanted: Filter) -> Line:
+        line = self._lines.get((queue.id, wanted))
         if line is None:
-            line = self._lines[queue.id] = Line(queue, self._serving)
+            line = self._lines[queue.id, wanted] = Line(queue, wanted, self._serving)
+            self._of_queue.setdefault(queue.id, {})[wanted] = line
             self._forget_idle()
-        self._lines.move_to_end(queue.id)
+        self._lines.move_to_end((queue.id, wanted))
         return line
 
     def _forget_idle(self) -> None:
-        if len(self._lines) > _IDLE_LINES:
-            idle = next((queue_id for queue_id, line in self._lines.items() if not line.callers), None)
-            if idle is not None:
-                del self._lines[idle]
+        if len(self._lines) <= _IDLE_LINES:
+            return
+        idle = next((place for place, line in self._lines.items() if not line.callers), None)
+        if idle is None:
+            return
+        del self._lines[idle]
+        queue_id, wanted = idle
+        del self._of_queue[queue_id][wanted]
+        if not self._of_queue[queue_id]:
+            del self._of_queue[queue_id]

@@ -10,7 +10,7 @@ from sqlalchemy import exists as any_row
 from sqlalchemy.dialects.postgresql import insert
 from sqlmodel import col, select
 
-from app.store.database import Database, Pool, fetch, session
+from app.store.database import Database, fetch, session
 from app.store.models import DeletedQueue, Lease, Message, Queue
 
 DEFAULT_QUEUE = "default"
@@ -18,11 +18,6 @@ DEFAULT_QUEUE = "default"
 _LOOK_UP = """
 -- Locks: none. Index: queue_name_key.
 select id, shard, name from queue where name = $1
-"""
-
-_EXISTS = """
--- Locks: none. Index: queue_pkey.
-select exists (select from queue where id = $1) as there
 """
 
 _TRUST_S = 1.0
@@ -44,12 +39,6 @@ class QueueRef:
     id: int
     shard: int
     name: str
-
-
-async def exists(pool: Pool, queue_id: int) -> bool:
-    (row,) = await fetch(pool, _EXISTS, queue_id)
-    there: bool = row["there"]
-    return there
 
 
 class Queues:

@@ -21,7 +21,7 @@ from message
 join queue on queue.id = message.queue_id
 left join lease on lease.shard = message.shard and lease.message_id = message.id
 where message.shard = any($1::smallint[]) and message.id = $2
-"""  # noqa: S608 - a constant fragment
+"""
 
 _MESSAGES = f"""
 -- Locks: none. Index: message_status, one range per status asked for.
@@ -42,7 +42,7 @@ from (
 join queue on queue.id = message.queue_id
 left join lease on lease.shard = message.shard and lease.message_id = message.id
 order by message.id
-"""  # noqa: S608 - a constant fragment
+"""
 
 _CHECKPOINTS = """
 -- Locks: none. Index: checkpoint_pkey. What ended an attempt is its reason; to people, all such entries are of one kind (seed 003).
@@ -73,7 +73,7 @@ where lease.shard = any($1::smallint[]) and lease.message_id > $2
   and ($5::bool is null or (lease.expires_at <= now()) = $5)
 order by lease.message_id
 limit $6
-"""  # noqa: S608 - a constant fragment
+"""
 
 _COUNT_LEASES = """
 -- Locks: none. For the figures, in the background.

@@ -52,7 +52,7 @@ select
     array(select distinct unnest(wakes) from returned) as wakes,
     coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
 from returned
-"""  # noqa: S608 - constant fragments
+"""
 
 PROMOTE = """
 -- Locks: the delayed messages that are due, earliest first, skipping those in other hands.

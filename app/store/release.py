@@ -26,7 +26,7 @@ from ended
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
 returning message.id as message_id, message.generation, 'released' as fate, array[message.queue_id] as wakes,
           0::float8 as wait
-"""  # noqa: S608 - a constant fragment
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,10 @@ def test_a_nack_counts_an_attempt_and_the_last_one_gives_the_message_up(api: Api
     assert api.nack(second["receipt"], error="twice")[0]["status"] == "failed"
     message = api.message(message_id)
     assert (message["status"], message["error"], message["attempt_count"], message["failed_count"]) == ("failed", "twice", 2, 2)
-    assert [(each["kind"], each["facts"]["will_retry"]) for each in api.checkpoints(message_id)] == [("error_boundary", False), ("error_boundary", True)]
+    assert [(each["kind"], each["facts"]["will_retry"]) for each in api.checkpoints(message_id)] == [
+        ("error_boundary", False),
+        ("error_boundary", True),
+    ]
 
 
 @pytest.mark.rule(9)

@@ -1,0 +1,176 @@
+"""Pick: which ready messages a claim takes: by turns among fairness keys, then by priority, then by age.
+
+All, or those that pass a filter. The arguments are $1 shard, $2 queue, $3 the key whose turn it is and $4 what is left of it, $5 whether
+the queue's row is held, $6 messages set aside, $7 the worker of each slot, then the filter's.
+"""
+
+from dataclasses import dataclass
+
+from app.store.times import BEAT_INTERVAL, EXTENSION, VISIBILITY_TIMEOUT
+
+_READY = "message.shard = $1 and message.queue_id = $2 and message.status = 'pending'"
+
+
+_TIMES = {"visibility_timeout": VISIBILITY_TIMEOUT, "extension": EXTENSION, "beat_interval": BEAT_INTERVAL}
+
+_PICK = """
+-- Locks: the messages picked, skipping those in other hands, so it never waits.
+-- Index: {index}, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey;
+-- worker_draining; lease_holder, to count the leases of a queue that limits them.
+-- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
+with recursive shop as materialized (
+    -- The queue, the slots of the workers that are to be served, and how many leases may be granted now.
+    select
+        queue.*, {visibility_timeout} as lease_length, {extension} as extension_length, {beat_interval} as beat_every, asked.slots,
+        case
+            when queue.paused then 0
+            when queue.max_in_flight is null then cardinality(asked.slots)
+            when not $5::bool then 0  -- only who holds the queue's row may count its leases
+            else least(cardinality(asked.slots), greatest(0, queue.max_in_flight - (
+                select count(*) from lease where lease.shard = $1 and lease.queue_id = $2
+            )))
+        end as room
+    from queue
+    cross join lateral (
+        select array(
+            select slot::int
+            from unnest($7::text[]) with ordinality as asked(worker_id, slot)
+            where not exists (select from worker where worker.worker_id = asked.worker_id and worker.draining)
+            order by slot
+        ) as slots
+    ) as asked
+    where queue.id = $2
+),
+visited(fairness_key, lap, position, weight) as (
+    select $3::text collate "C", 0, 0, 0::bigint from shop where shop.room > 0
+    union all
+    select next.fairness_key, next.lap, visited.position + 1, coalesce((shop.weights ->> next.fairness_key)::bigint, 1)
+    from visited
+    join shop on visited.position < shop.room - $4::bigint
+    cross join lateral (
+        (select found.fairness_key, visited.lap from {later_key} as found)
+        union all
+        (select found.fairness_key, 1 from {first_key} as found where visited.lap = 0)
+        limit 1
+    ) as next(fairness_key, lap)
+    where next.lap = 0 or next.fairness_key <= $3
+),
+quanta as (
+    select
+        fairness_key, position, shop.room,
+        case position when 0 then $4 else weight * greatest(1, ceil((shop.room - $4)::float8 / sum(weight) over ()))::bigint end as quantum
+    from shop
+    cross join visited
+),
+allowances as (
+    select *, least(quantum, room - (sum(quantum) over (order by position) - quantum)) as allowance from quanta
+),
+turn as materialized (
+    -- The key whose turn it is comes by twice if the rotation goes all around: for the rest of its quantum, and for a new one.
+    select fairness_key, max(position) as position, sum(quantum)::bigint as quantum, sum(allowance)::bigint as allowance
+    from allowances
+    where allowance > 0
+    group by fairness_key
+),
+picked as materialized (
+    select ready.shard, ready.id, row_number() over () as place
+    from (select * from turn order by position) as turn
+    cross join lateral ({ready}) as ready
+)
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pick:
+    """The beginning of a statement, and how many arguments it has."""
+
+    sql: str
+    arguments: int
+
+
+def _pick(index: str, matching: str) -> str:
+    """Return the CTEs that pick messages for as many slots as may be filled, by turns; `matching` is a condition that `index` serves."""
+    key = f"(select message.fairness_key from message where {_READY}{matching}{{}} order by message.fairness_key limit 1)"
+    return _PICK.format(
+        **_TIMES,
+        index=index,
+        first_key=key.format(""),
+        later_key=key.format(" and message.fairness_key > visited.fairness_key"),
+        ready=f"""
+        select message.shard, message.id
+        from message
+        where {_READY}{matching} and message.fairness_key = turn.fairness_key and message.id <> all($6::bigint[])
+        order by message.priority desc, message.id
+        limit turn.allowance
+        for update skip locked
+    """,
+    )
+
+
+def _pick_by_type() -> str:
+    """Return the same for messages of any of several work types. One index range per type; they are merged, and locked in that order."""
+    ready = f"{_READY} and message.work_type = wanted.work_type"
+    key = f"""(
+            select found.fairness_key
+            from unnest($8::text[]) as wanted(work_type)
+            cross join lateral (
+                select message.fairness_key from message where {ready}{{}} order by message.fairness_key limit 1
+            ) as found
+            order by found.fairness_key
+            limit 1
+        )"""
+    return _PICK.format(
+        **_TIMES,
+        index="message_ready_by_type",
+        first_key=key.format(""),
+        later_key=key.format(" and message.fairness_key > visited.fairness_key"),
+        ready=f"""
+        select message.shard, message.id
+        from (
+            select candidate.*
+            from unnest($8::text[]) as wanted(work_type)
+            cross join lateral (
+                select message.shard, message.id, message.priority
+                from message
+                where {ready} and message.fairness_key = turn.fairness_key and message.id <> all($6::bigint[])
+                order by message.priority desc, message.id
+                limit 2 * turn.allowance + 10  -- the first ones may be in other hands
+            ) as candidate
+            order by candidate.priority desc, candidate.id
+        ) as candidate
+        join message on message.shard = candidate.shard and message.id = candidate.id and message.status = 'pending'
+        order by candidate.priority desc, candidate.id
+        limit turn.allowance
+        for update of message skip locked
+    """,
+    )
+
+
+PICK_ANY = Pick(_pick("message_ready", ""), 7)
+PICK_BY_TYPE = Pick(_pick_by_type(), 8)
+PICK_BY_TASK = Pick(
+    _pick("message_ready_by_task", " and message.task_id = $9 and ($8::text[] is null or message.work_type = any($8::text[]))"), 9
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages a call is for: those of any of these work types, of this task, or both."""
+
+    work_types: tuple[str, ...] | None = None
+    task_id: str | None = None
+
+    @property
+    def pick(self) -> Pick:
+        if self.task_id is not None:
+            return PICK_BY_TASK
+        return PICK_ANY if self.work_types is None else PICK_BY_TYPE
+
+    @property
+    def arguments(self) -> tuple[object, ...]:
+        if self.task_id is not None:
+            return (self.work_types, self.task_id)
+        return () if self.work_types is None else (self.work_types,)
+
+
+ANYTHING = Filter()
