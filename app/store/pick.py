@@ -138,7 +138,8 @@ def _pick_by_type() -> str:
             ) as candidate
             order by candidate.priority desc, candidate.id
         ) as candidate
-        join message on message.shard = candidate.shard and message.id = candidate.id and message.status = 'pending'
+        join message on message.shard = candidate.shard and message.id = candidate.id
+        where case message.status when 'pending' then true end  -- still, as locked; in a form that no index is looked for
         order by candidate.priority desc, candidate.id
         limit turn.allowance
         for update of message skip locked
