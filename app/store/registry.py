@@ -57,6 +57,7 @@ class Registry:
         self._unnoted: dict[str, Sign] = {}
         self._notes: Coalescer[Sign, None] = Coalescer("note", partial(workers.note, pool, interval), batch=_BATCH, limit=1)
         self._draining: frozenset[str] = frozenset()
+        self._writing = asyncio.Lock()  # who asks for a flush gets one that is whole
         self._reading = asyncio.Lock()  # who reads the draining workers must not bring back what they were before a change
         self._asked = asyncio.Event()
         self._forget_at = monotonic() + _FORGET_EVERY_S
@@ -77,6 +78,7 @@ class Registry:
 
     async def drain(self, worker_id: str, *, draining: bool) -> Row | None:
         """Say whether a worker is to stop taking work, and return it, or None if it is not in the registry."""
+        await self.flush()  # it may have shown itself here a moment ago
         async with self._reading:
             row = await workers.set_draining(self._pool, worker_id, draining)
             if row:
@@ -121,8 +123,9 @@ class Registry:
             UnavailableError: Postgres did not answer. The workers of that batch are noted at their next sign.
 
         """
-        for _ in range(0, len(self._unnoted), _BATCH):
-            await self._write([self._unnoted.pop(worker_id) for worker_id in list(islice(self._unnoted, _BATCH))])
+        async with self._writing:
+            for _ in range(0, len(self._unnoted), _BATCH):
+                await self._write([self._unnoted.pop(worker_id) for worker_id in list(islice(self._unnoted, _BATCH))])
         long_ago = monotonic() - _KEPT_S
         while self._known and next(iter(self._known.values())).due < long_ago:
             self._drop_first_known()

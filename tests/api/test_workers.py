@@ -278,6 +278,16 @@ def test_a_bad_order_to_drain_is_refused_and_changes_nothing(api: Api, queue: st
     assert registered(api, f"{queue}-w")["draining"] is False
 
 
+def test_a_worker_is_drained_and_deleted_also_in_the_moment_after_its_first_sign(api: Api, queue: str) -> None:
+    for n in range(20):
+        worker_id = f"{queue}-{n}"
+        claim(api, queue, worker_id)
+        assert api.call("POST", f"{path(worker_id)}/drain", {})["draining"] is True
+        claim(api, queue, f"{worker_id}-too")
+        api.call("DELETE", path(f"{worker_id}-too"), expect=204)
+        assert_problem(api.client.get(path(f"{worker_id}-too")), 404, "worker-not-found")
+
+
 # --- deleting ---------------------------------------------------------------------------------------------------------
 
 
