@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from app import errors
-from app.api import docs, health, leases, messages, queues
+from app.api import docs, health, leases, messages, queues, workers
 from app.api.hot import operation_id
 from app.api.service import Service
 from app.middleware import RequestIds
@@ -35,6 +35,7 @@ _TAGS = [
     {"name": "queues", "description": "Named streams of messages, each with its own configuration."},
     {"name": "messages", "description": "Units of work: send them, read their state and history."},
     {"name": "leases", "description": "What workers do: claim, beat, ack, nack, release."},
+    {"name": "workers", "description": "Who takes messages: the registry of those that claim or beat."},
     {"name": "platform", "description": "Health and metrics."},
 ]
 
@@ -49,13 +50,16 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         store = Store(database, shards=settings.shards, poll=settings.sweep_interval, queue_limit=settings.queue_limit)
         timer = Timer(store, longest_sleep=settings.sweep_interval)
         figures = Figures(store.reads)
-        service = app.state.service = Service(database, store, settings.migrations, lambda: timer.lag, telemetry.registry)
+        service = app.state.service = Service(
+            database, store, settings.migrations, lambda: timer.lag, telemetry.registry, lambda: (None, {})
+        )
         telemetry.observe(Observed(store.tally, lambda: figures.active_leases, lambda: store.parking.parked, lambda: timer.lag))
         async with _background(
             {
                 "timer": timer.run,
                 "notifier": store.wakeups.notify,
                 "listener": store.wakeups.listen,
+                "registry": store.registry.run,
                 "figures": figures.run,
                 "remover": partial(run_remover, store),
             },
@@ -79,9 +83,9 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.add_middleware(RequestIds)
     # Hot routes stand first and by themselves: an included router would add a step to each call.
-    for hot in (leases.hot, messages.hot, queues.hot):
+    for hot in (leases.hot, messages.hot, queues.hot, workers.hot):
         app.router.routes.extend(hot.routes)
-    for router in (queues.router, messages.router, leases.router, health.router):
+    for router in (queues.router, messages.router, leases.router, workers.router, health.router):
         app.include_router(router)
     docs.install(app)
     errors.install(app)

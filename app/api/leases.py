@@ -45,29 +45,37 @@ VerdictT = TypeVar("VerdictT")
     "/queues/{queue}/leases", response_model=schemas.ClaimResponse, summary="Claim messages", responses=documented(404, 413, 415, 422, 503)
 )
 async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) -> Response:
-    """Lease up to `max_messages` ready messages. With `wait`, the call is parked until there is work or the time is over."""
+    """Lease up to `max_messages` ready messages. With `wait`, the call is parked until there is work or the time is over.
+
+    A draining worker is answered at once, with no new leases and `drain: true`.
+    """
     came_at = time.monotonic()
     service = service_of(request)
-    receipts = service.receipts
+    receipts, registry = service.receipts, service.store.registry
+    registry.seen(body.worker_id, body.host, body.version)
     wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id, _filter(body))
     claimed = await unless_gone(request, _claim(service, queue, wanted, body.wait), service.store.give_back)
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]
-    return json_response({"leases": leases, "waited": max(0.0, claimed.tried_at - came_at), "drain": claimed.drain})
+    waited = max(0.0, claimed.tried_at - came_at)
+    return json_response({"leases": leases, "waited": waited, "drain": claimed.drain or registry.is_draining(body.worker_id)})
 
 
 @hot.post("/beat", response_model=schemas.BeatResponse, summary="Beat for leases", responses=documented(413, 415, 422, 503))
 async def beat(body: schemas.BeatRequest, request: Request) -> Response:
     """Prove progress: each lease is extended if its interval has passed. A beat never shortens a lease, nor revives one that ran out."""
     service = service_of(request)
+    registry = service.store.registry
+    if body.worker_id is not None:
+        registry.seen(body.worker_id)
 
     def row(lease: LeaseName, item: schemas.LeaseBeat) -> Beat:
         return Beat(lease.message_id, lease.generation, item.progress, item.detail)
 
     verdicts = await _for_each(service, body.leases, row, service.store.beat)
     results = [_beat_result(item.receipt, verdict) for item, verdict in zip(body.leases, verdicts, strict=True)]
-    return json_response({"results": results, "drain": False})
+    return json_response({"results": results, "drain": registry.is_draining(body.worker_id)})
 
 
 @hot.post("/ack", response_model=schemas.AckResponse, summary="Ack leases", responses=documented(413, 415, 422, 503))

@@ -4,10 +4,14 @@ from typing import Annotated
 
 from fastapi import Path, Query
 
-from app.api.fields import INT64_MAX, QueueName
+from app.api.fields import INT64_MAX, NO_NUL, QueueName, WorkerId
 
 QueuePath = Annotated[QueueName, Path(description="The queue's name.", examples=["default"])]
 MessagePath = Annotated[str, Path(max_length=30, pattern=r"^[0-9]+$", description="The message's id.", examples=["42"])]
+WorkerPath = Annotated[WorkerId, Path(description="The worker's name.", examples=["worker-1"])]
+WorkerCursor = Annotated[
+    str, Query(max_length=200, pattern=NO_NUL, description="The `next_cursor` of the page before.", examples=["worker-1"])
+]
 MessageCursor = Annotated[
     str, Query(max_length=30, pattern=r"^[0-9]*$", description="The `next_cursor` of the page before.", examples=["42"])
 ]

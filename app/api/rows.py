@@ -28,6 +28,11 @@ def active_lease_view(row: Row) -> dict[str, Any]:
     return _with_json(row, "detail") | {"message_id": str(row["message_id"])}
 
 
+def worker_view(row: Row, held_leases: int) -> dict[str, Any]:
+    """Shape a row as `schemas.Worker`."""
+    return dict(row.items()) | {"held_leases": held_leases}
+
+
 def lease_view(lease: GrantedLease, queue: str, receipts: Receipts) -> dict[str, Any]:
     """Shape a lease as `schemas.Lease`."""
     return {

@@ -1,8 +1,9 @@
 """What the routes get from the running service."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import cast
 
@@ -30,13 +31,17 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Service:
-    """One replica: its store, and the key to the receipts, which it reads from the database when that first answers."""
+    """One replica: its store, and the key to the receipts, which it reads from the database when that first answers.
+
+    `held_leases` returns when the leases that each worker holds were last counted, and the counts.
+    """
 
     database: Database
     store: Store
     migrations: Path
     timer_lag: Callable[[], float]
     metrics: CollectorRegistry
+    held_leases: Callable[[], tuple[datetime | None, Mapping[str, int]]]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _looking: "asyncio.Task[str | None] | None" = field(default=None, repr=False)
     _receipts: Receipts | None = field(default=None, repr=False)

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from dataclasses import dataclass, field, replace
 
 import asyncpg
@@ -113,6 +113,16 @@ class Line:
             if timer:
                 timer.cancel()
 
+    async def repeat(self, wanted: Claim) -> Claimed:
+        """Return the leases that an earlier call of this name was granted, and grant none."""
+        caller = _Caller(self._queue, wanted, patient=False)
+        if wanted.name is None:
+            return caller.claimed([])
+        async with self._turn:
+            known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, [wanted.name])
+            self._inherited.extend(known)
+        return caller.claimed(known.get(wanted.name, []), repeated=True)
+
     async def give_back(self, claimed: Claimed) -> None:
         """Release leases that nobody was there to take, unless a repeated call has got them since."""
         if claimed.repeated or not claimed.leases:
@@ -124,9 +134,11 @@ class Line:
     def wake(self) -> None:
         self._woken.set()
 
-    def dismiss(self) -> None:
+    def dismiss(self, workers: Container[str] | None = None) -> None:
+        """Let nobody wait any longer, or none of these workers."""
         for caller in self.callers:
-            caller.lose_patience()
+            if workers is None or caller.claim.worker_id in workers:
+                caller.lose_patience()
         self.wake()
 
     async def _serve(self) -> None:

@@ -1,7 +1,7 @@
 """Parked claims: calls for leases that wait in memory until messages are ready. They hold no connection (design rule 11)."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from app.store.claim import Claim
 from app.store.line import Claimed, Line, Serving
@@ -30,6 +30,15 @@ class Parking:
         """
         return await self._line(queue, wanted.filter).stand(wanted, 0 if self._closed else wait)
 
+    async def repeat(self, queue: QueueRef, wanted: Claim) -> Claimed:
+        """Return the leases that an earlier call of the same name was granted, and grant none.
+
+        Raises:
+            UnavailableError: Postgres did not answer.
+
+        """
+        return await self._line(queue, wanted.filter).repeat(wanted)
+
     async def give_back(self, claimed: Claimed) -> None:
         """Release leases that nobody was there to take."""
         await self._line(claimed.queue, claimed.filter).give_back(claimed)
@@ -48,6 +57,11 @@ class Parking:
         self._closed = True
         for line in self._lines.values():
             line.dismiss()
+
+    def dismiss_workers(self, workers: Container[str]) -> None:
+        """Send away whoever waits for these workers: they are to stop taking work."""
+        for line in self._lines.values():
+            line.dismiss(workers)
 
     @property
     def parked(self) -> int:

@@ -22,12 +22,14 @@ from app.store.parking import Parking
 from app.store.queues import QueueRef, Queues
 from app.store.reads import Reads
 from app.store.reclaim import Promoted, Reclaimed, first_delayed, first_lease, next_due, promote, reclaim
+from app.store.registry import Registry
 from app.store.release import Release, release
 from app.store.remove import remove
 from app.store.send import NewMessage, Sending, send
 from app.store.settle import Settled
 from app.store.tally import Tally
 from app.store.wakeups import Wakeups
+from app.store.workers import holdings
 
 RowT = TypeVar("RowT")
 VerdictT = TypeVar("VerdictT")
@@ -53,7 +55,8 @@ class Store:
         self.alarm = Alarm()
         self.tally = Tally()
         self.parking = Parking(Serving(database.work, poll, self._note_granted, self._release_untaken))
-        self.wakeups = Wakeups(database, self.parking)
+        self.registry = Registry(database.work, self.parking.dismiss_workers)
+        self.wakeups = Wakeups(database, self.parking, self.registry)
         self._pool = database.work
 
         def lanes(name: str, pool: Pool, verb: Callable[[Pool, int, list[RowT]], Awaitable[list[VerdictT]]]) -> Lanes[RowT, VerdictT]:
@@ -81,7 +84,12 @@ class Store:
         return ids
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
-        """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late."""
+        """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late.
+
+        A draining worker gets no new ones, but those of a call that it repeats.
+        """
+        if self.registry.is_draining(wanted.worker_id):
+            return await self.parking.repeat(queue, wanted)
         return await self.parking.claim(queue, wanted, wait)
 
     async def give_back(self, claimed: Claimed) -> None:
@@ -99,6 +107,15 @@ class Store:
         if queue_id is not None:
             self.wakeups.ready([queue_id])
         return queue_id is not None
+
+    async def delete_worker(self, worker_id: str) -> bool:
+        """Release what a worker holds at this moment, and forget it. Returns whether it was known, or held anything."""
+        await self.registry.drain(worker_id, draining=True)  # lest a parked claim of its own gets its leases back
+        held = False
+        async for batch in holdings(self._pool, worker_id):
+            await self.release([(each.shard, Release(each.message_id, each.generation)) for each in batch])
+            held = True
+        return await self.registry.delete(worker_id) or held
 
     async def beat(self, beats: Sequence[tuple[int, Beat]]) -> list[Beaten | RowFaultError]:
         verdicts = await _submit(self._beat, beats)

@@ -1,4 +1,5 @@
 """Wake-ups for parked claims on every way into `pending`: at once in this replica, by one throttled NOTIFY in the others.
+The listener also hears which workers somebody has drained or deleted (`app/store/workers.py` tells of it).
 
 Nothing depends on a notification: parked claims also look by themselves once per sweep interval, and a listener whose connection
 breaks comes back by itself and wakes everybody, for what it may have missed.
@@ -14,6 +15,8 @@ import structlog
 from app.store.database import Database, connect, fetch
 from app.store.faults import UnavailableError, answering
 from app.store.parking import Parking
+from app.store.registry import Registry
+from app.store.workers import CHANNEL as WORKERS_CHANNEL
 
 _CHANNEL = "leasebeat_ready"
 _THROTTLE_S = 0.02
@@ -29,11 +32,12 @@ log = structlog.get_logger(__name__)
 
 
 class Wakeups:
-    """Tells parked claims, here and in the other replicas, that queues may have ready messages."""
+    """Tells parked claims, here and in the other replicas, that queues may have ready messages, and hears of changes to workers."""
 
-    def __init__(self, database: Database, parking: Parking) -> None:
+    def __init__(self, database: Database, parking: Parking, registry: Registry) -> None:
         self._database = database
         self._parking = parking
+        self._registry = registry
         self._replica = uuid.uuid4().hex
         self._unsent: set[int] = set()
         self._has_unsent = asyncio.Event()
@@ -74,7 +78,9 @@ class Wakeups:
         connection.add_termination_listener(lambda _: gone.set())
         try:
             await connection.add_listener(_CHANNEL, self._heard)
+            await connection.add_listener(WORKERS_CHANNEL, self._heard_of_worker)
             self._parking.wake_all()
+            self._registry.refresh()
             await gone.wait()
         finally:
             connection.terminate()
@@ -83,3 +89,6 @@ class Wakeups:
         replica, *queue_ids = str(payload).split()
         if replica != self._replica:
             self._parking.wake(map(int, queue_ids))
+
+    def _heard_of_worker(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        self._registry.changed(str(payload))

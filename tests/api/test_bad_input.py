@@ -35,12 +35,12 @@ def target(queue: str, api: Api) -> str:
 
 def fill(api: Api, queue: str) -> str:
     api.send(queue, 1, 2)
-    api.claim(queue)
+    api.claim(queue, worker_id=queue)
     return queue
 
 
 def path_of(operation: Operation, queue: str) -> str:
-    return operation.path.format(queue=queue, message_id="1", worker_id="worker")
+    return operation.path.format(queue=queue, message_id="1", worker_id=queue)
 
 
 def state(api: Api, queue: str) -> list[Json]:

@@ -39,7 +39,9 @@ def answer(server: Server, queue: str, operation: Operation, body: Any) -> int:
     assume(not (isinstance(body, dict) and isinstance(body.get("wait"), int | float) and 0 < body["wait"] <= 50))
     content = json.dumps(body).encode()
     headers = {"content-type": "application/json"}
-    return server.api.client.request(operation.method, operation.path.format(queue=queue), content=content, headers=headers).status_code
+    return server.api.client.request(
+        operation.method, operation.path.format(queue=queue, worker_id=queue), content=content, headers=headers
+    ).status_code
 
 
 @pytest.mark.parametrize("operation", with_body(), ids=str)
