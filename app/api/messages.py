@@ -7,16 +7,20 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api import schemas
 from app.api.hot import hot_router, json_response
-from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number
+from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number, is_id
 from app.api.rows import checkpoint_view, message_view, page
 from app.api.service import service_of
-from app.errors import documented, message_not_found, queue_not_found
+from app.errors import ProblemError, documented, message_not_found, queue_not_found
 from app.leases.states import Status
+from app.store.faults import OverloadedError
 from app.store.models import STATUSES
 from app.store.send import NewMessage
 
 hot = hot_router("messages")
 router = APIRouter(tags=["messages"])
+
+_TRIES = 10
+"""To cancel a message that changes hands at the same time."""
 
 
 @hot.post(
@@ -41,6 +45,30 @@ async def send_messages(queue: QueuePath, body: schemas.SendRequest, request: Re
         for each, message in zip(ids, messages, strict=True)
     ]
     return json_response({"messages": sent}, 201)
+
+
+@hot.post(
+    "/messages/{message_id}/cancel",
+    response_model=schemas.Message,
+    summary="Cancel a message",
+    responses=documented(403, 404, 409, 413, 415, 422, 503),
+)
+async def cancel_message(message_id: MessagePath, body: schemas.Nothing, request: Request) -> Response:  # noqa: ARG001 - see `Nothing`
+    """End a message, also one that is leased: its holder hears of it in the answer to its next beat. To repeat it changes nothing."""
+    if not is_id(message_id):
+        raise message_not_found(message_id)
+    store, number = service_of(request).store, id_number(message_id)
+    for _ in range(_TRIES):
+        done = await store.cancel(number)
+        row = await store.reads.message(number)
+        if row is None:
+            raise message_not_found(message_id)
+        if done or row["status"] == "cancelled":
+            return json_response(message_view(row))
+        if row["finished_at"] is not None:
+            detail = f"The message {message_id} is {row['status']}: it cannot be cancelled any more."
+            raise ProblemError(409, "message-finished", "The message is finished", detail)
+    raise OverloadedError("the message changes hands too fast")
 
 
 @router.get("/messages/{message_id}", response_model=schemas.Message, summary="Read a message", responses=documented(404, 422, 503))

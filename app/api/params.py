@@ -6,8 +6,10 @@ from fastapi import Path, Query
 
 from app.api.fields import INT64_MAX, NO_NUL, QueueName, WorkerId
 
+_MAX_ID_DIGITS = 30
+
 QueuePath = Annotated[QueueName, Path(description="The queue's name.", examples=["default"])]
-MessagePath = Annotated[str, Path(max_length=30, pattern=r"^[0-9]+$", description="The message's id.", examples=["42"])]
+MessagePath = Annotated[str, Path(max_length=_MAX_ID_DIGITS, pattern=r"^[0-9]+$", description="The message's id.", examples=["42"])]
 WorkerPath = Annotated[WorkerId, Path(description="The worker's name.", examples=["worker-1"])]
 WorkerCursor = Annotated[
     str, Query(max_length=200, pattern=NO_NUL, description="The `next_cursor` of the page before.", examples=["worker-1"])
@@ -16,6 +18,11 @@ MessageCursor = Annotated[
     str, Query(max_length=30, pattern=r"^[0-9]*$", description="The `next_cursor` of the page before.", examples=["42"])
 ]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="The most items to return.", examples=[100])]
+
+
+def is_id(text: str) -> bool:
+    """Tell whether a hot route's path, which nobody has validated, may name a message."""
+    return text.isascii() and text.isdecimal() and len(text) <= _MAX_ID_DIGITS
 
 
 def id_number(text: str) -> int:

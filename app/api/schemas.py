@@ -19,6 +19,10 @@ class Wire(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class Nothing(Wire):
+    """Nothing to say. The body may be left out."""
+
+
 # --- queues -----------------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ from app.leases.outcomes import Fate
 from app.store.ack import Ack, ack
 from app.store.alarm import Alarm
 from app.store.beat import Beat, Beaten, beat
+from app.store.cancel import cancel
 from app.store.claim import Claim, GrantedLease
 from app.store.coalescer import Coalescer
 from app.store.database import Database, Pool
@@ -107,6 +108,14 @@ class Store:
         if queue_id is not None:
             self.wakeups.ready([queue_id])
         return queue_id is not None
+
+    async def cancel(self, message_id: int) -> bool:
+        """Cancel a message. Returns False if there is none, or it is final, or it changed hands just now."""
+        for shard in self.shards:
+            if cancelled := await cancel(self._pool, shard, message_id):
+                self._note_ready(cancelled.wakes)
+                return True
+        return False
 
     async def delete_worker(self, worker_id: str) -> bool:
         """Release what a worker holds at this moment, and forget it. Returns whether it was known, or held anything."""
