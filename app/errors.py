@@ -105,7 +105,13 @@ def _field(where: Sequence[str | int]) -> str:
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Describe these statuses in OpenAPI as problems."""
-    titles = {404: "There is no such thing.", 409: "It is in the wrong state.", 413: "The body is too large.", 415: "The body is not JSON."}
+    titles = {
+        403: "The request comes from another origin.",
+        404: "There is no such thing.",
+        409: "It is in the wrong state.",
+        413: "The body is too large.",
+        415: "The body is not JSON.",
+    }
     titles |= {422: "The request is not valid.", 503: "The service cannot do it now; try again after `Retry-After` seconds."}
     return {
         code: {"description": titles[code], "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}} for code in codes
