@@ -74,7 +74,8 @@ class QueueConfig(Wire):
     )
     dead_letter_queue: f.QueueName | None = Field(
         None,
-        description="The queue that messages move to when they are given up. Null leaves them here as `failed`. Not the queue itself.",
+        description="The queue that messages move to when they are given up. Null leaves them here as `failed`. Not the queue itself, "
+        "nor one whose own dead letters lead back here.",
         examples=["dead-letters"],
     )
     max_in_flight: f.InFlight | None = Field(

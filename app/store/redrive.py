@@ -15,10 +15,10 @@ REDRIVE = f"""
 -- Index: message_status, one range per state; message_pkey, queue_name_key. What decides is the row as locked: one that has just been
 -- leased stays, and so does one whose queue is gone.
 with seen as materialized (
-    select found.id
+    select found.shard, found.id
     from unnest(array['scheduled', 'pending', 'failed']) as wanted(status)
     cross join lateral (
-        select message.id
+        select message.shard, message.id
         from message
         where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> '' and message.id > $3
         order by message.id
@@ -30,7 +30,7 @@ with seen as materialized (
 named as materialized (
     select distinct {_DESTINATION} as name
     from seen
-    join message on message.shard = $1 and message.id = seen.id
+    join message on message.shard = seen.shard and message.id = seen.id
 ),
 open_queue as materialized (
     select id from queue where name = any(array(select name from named)) and shard = $1 order by id for key share
@@ -41,8 +41,9 @@ held as materialized (
     cross join lateral (
         select message.shard, message.id, {_DESTINATION} as destination
         from message
-        where message.shard = $1 and message.id = seen.id
-          and message.queue_id = $2 and message.status in ('scheduled', 'pending', 'failed')
+        where cardinality(array(select id from open_queue)) > 0  -- all are locked before any message
+          and message.shard = seen.shard and message.id = seen.id
+          and message.queue_id = $2 and message.status not in ('in_progress', 'completed', 'cancelled')
         for update skip locked
     ) as message
     cross join lateral (

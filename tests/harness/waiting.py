@@ -5,7 +5,7 @@ import asyncpg
 
 
 async def waiting_for_a_lock(connection: "asyncpg.Connection[asyncpg.Record]", words: str) -> None:
-    """Wait until a statement with these words in it waits for a lock."""
+    """Wait until a statement with these words among its first 1000 bytes waits for a lock."""
     query = (
         "select count(*) > 0 from pg_stat_clear_snapshot(), pg_stat_activity "
         "where datname = current_database() and wait_event_type = 'Lock' and query ilike '%' || $1 || '%'"

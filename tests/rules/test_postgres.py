@@ -23,7 +23,9 @@ from app.store.claim import CLAIM, REPEATED
 from app.store.database import HOT_SESSION
 from app.store.fate import FATE
 from app.store.nack import NACK
+from app.store.purge import PURGE
 from app.store.reclaim import RECLAIM
+from app.store.redrive import REDRIVE
 from app.store.release import RELEASE
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
@@ -85,7 +87,7 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
 
 
 @pytest.mark.scar(39)
-@pytest.mark.parametrize("verb", ["ack", "beat", "claim", "fate", "nack", "reclaim", "release", "repeated"])
+@pytest.mark.parametrize("verb", ["ack", "beat", "claim", "fate", "nack", "purge", "reclaim", "redrive", "release", "repeated"])
 async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Connection, verb: str) -> None:
     """Postgres keeps such plans. Each must reach rows by the keys they have, and must not join two batches with one another."""
     await own_sql.execute("set plan_cache_mode = force_generic_plan")
@@ -96,7 +98,9 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "claim": (CLAIM, (1, "", 0, 3, [], ["w"] * 3, nothing, nothing, nothing, ids)),
         "fate": (FATE, (ids, ids)),
         "nack": (NACK, (ids, ids, nothing, [0.0] * 3, [True] * 3)),
+        "purge": (PURGE, (1, ["scheduled", "pending"], 1000, 1000)),
         "reclaim": (RECLAIM, (1000, [])),
+        "redrive": (REDRIVE, (1, 0, 1000, None, "default")),
         "release": (RELEASE, (ids, ids)),
         "repeated": (REPEATED, (["w"] * 3, ["a", "b", "c"], 1)),
     }[verb]
@@ -108,7 +112,10 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "lease_pkey",
         "message_pkey",
         "queue_pkey",
+        "queue_name_key",
         "message_ready",
+        "message_status",
+        "checkpoint_pkey",
         "lease_check",
         "lease_holder",
     }
