@@ -106,7 +106,7 @@ def _field(where: Sequence[str | int]) -> str:
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
     """Describe these statuses in OpenAPI as problems."""
     titles = {
-        403: "A browser asks on behalf of another site.",
+        403: "The request comes from another origin.",
         404: "There is no such thing.",
         409: "It is in the wrong state.",
         413: "The body is too large.",

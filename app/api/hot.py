@@ -1,6 +1,7 @@
 """The way in for calls with a JSON body: it is read once, limited in size, validated by the compiled validator, and nothing else runs.
 
 OpenAPI shows each route in full. Dependencies do not run on these routes, so an endpoint must not declare any.
+The body of a POST whose every field has a default may be left out.
 """
 
 import inspect
@@ -23,14 +24,19 @@ class HotRoute(APIRoute):
     """A route whose endpoint takes the request, its path parameters and one validated body, and returns a `Response`."""
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        model = _body_model(endpoint)
+        validate = model.__pydantic_validator__.validate_json
+        # Not of a PUT: an empty one, sent by mistake, would reset everything.
+        optional = options.get("methods") == ["POST"] and not any(field.is_required() for field in model.model_fields.values())
+        if optional:
+            options["openapi_extra"] = {"requestBody": {"required": False}}
         super().__init__(path, endpoint, **options)
-        validate = _body_model(endpoint).__pydantic_validator__.validate_json
+        read = _read_optional_json if optional else _read_json
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive, send)
-            _require_json(request)
             try:
-                raw = await _read_body(request)
+                raw = await read(request)
             except ClientDisconnect:
                 return
             body = validate(raw)
@@ -60,11 +66,41 @@ def _body_model(endpoint: Callable[..., Any]) -> type[Wire]:
     return model
 
 
+async def _read_json(request: Request) -> bytes | bytearray:
+    _require_json(request)
+    return await _read_body(request)
+
+
+async def _read_optional_json(request: Request) -> bytes | bytearray:
+    body = await _read_body(request)
+    if body:
+        _require_json(request)
+        return body
+    if not _is_json(request):
+        _refuse_foreign(request)
+    return b"{}"
+
+
+# A browser sends a body of another type, or none, across origins without asking first. Neither must reach a service on loopback.
+
+
+def _is_json(request: Request) -> bool:
+    return request.headers.get("content-type", "").lower().partition(";")[0].strip() == "application/json"
+
+
+def _refuse_foreign(request: Request) -> None:
+    """Refuse what a page from elsewhere sends. A browser says where a page is from; other clients say nothing."""
+    origin = request.headers.get("origin")
+    foreign = origin is not None and origin.lower().rpartition("://")[2] != request.headers.get("host", "").lower()
+    if foreign or request.headers.get("sec-fetch-site") == "cross-site":
+        detail = "A page from elsewhere must send a body with Content-Type: application/json, which its browser asks about first."
+        raise ProblemError(403, "foreign-origin", "The request comes from another origin", detail)
+
+
 def _require_json(request: Request) -> None:
-    # A browser sends other types across origins without asking first, so they must not reach a service on loopback.
-    content_type, _, parameters = request.headers.get("content-type", "").lower().partition(";")
-    if content_type.strip() != "application/json":
+    if not _is_json(request):
         raise _unsupported("Send it with Content-Type: application/json.")
+    parameters = request.headers["content-type"].lower().partition(";")[2]
     if "charset" in parameters and "utf-8" not in parameters:
         raise _unsupported("Send it in UTF-8.")
     if request.headers.get("content-encoding", "identity") != "identity":

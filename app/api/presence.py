@@ -9,7 +9,7 @@ from fastapi import Request
 T = TypeVar("T")
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]]) -> T | None:
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T], undo: Callable[[T], Awaitable[None]] | None = None) -> T | None:
     """Return what `work` returns; if the client goes away first, cancel it, and undo what it did all the same.
 
     The request's body must have been read: what comes after it can only be the disconnect.
@@ -21,7 +21,7 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T], undo: Call
         await asyncio.sleep(0)  # a disconnect that came together with the result is heard in this turn of the loop
         if not leaving.done():
             return working.result()
-        if working.done():
+        if working.done() and undo is not None:
             await undo(working.result())
         return None
     finally:

@@ -78,7 +78,8 @@ class QueueConfig(Wire):
     )
     dead_letter_queue: f.QueueName | None = Field(
         None,
-        description="The queue that messages move to when they are given up. Null leaves them here as `failed`. Not the queue itself.",
+        description="The queue that messages move to when they are given up. Null leaves them here as `failed`. Not the queue itself, "
+        "nor one whose own dead letters lead back here.",
         examples=["dead-letters"],
     )
     max_in_flight: f.InFlight | None = Field(
@@ -144,10 +145,6 @@ class Queue(QueueConfig):
 class QueueList(Wire):
     items: list[Queue] = Field(description="The queues, by name.")
     next_cursor: str | None = Field(description="Pass it as `cursor` for the next page. Null on the last.", examples=[None])
-
-
-class PauseRequest(Wire):
-    """Nothing to say. The body may be left out."""
 
 
 class PurgeRequest(Wire):

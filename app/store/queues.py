@@ -5,10 +5,12 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import delete, func, literal_column
+from sqlalchemy import ColumnElement, delete, func, literal_column, text, update
 from sqlalchemy import exists as any_row
 from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import aliased
 from sqlmodel import col, select
+from sqlmodel.ext.asyncio.session import AsyncSession
 
 from app.store.database import Database, fetch, session
 from app.store.models import DeletedQueue, Lease, Message, Queue
@@ -20,8 +22,22 @@ _LOOK_UP = """
 select id, shard, name from queue where name = $1
 """
 
+# Dead-letter queues are given one call at a time, so that no two of them close a circle together.
+_ONE_AT_A_TIME = text("select pg_advisory_xact_lock(hashtext('dead_letter_queue'))")
+
+_LEADS_BACK = text("""
+-- Locks: none. Index: queue_pkey, once per link.
+with recursive chain(id) as (
+    select cast(:first as bigint)
+    union
+    select queue.dead_letter_queue_id from chain join queue on queue.id = chain.id where queue.dead_letter_queue_id is not null
+)
+select exists (select from chain join queue on queue.id = chain.id where queue.name = :name)
+""")
+
 _TRUST_S = 1.0
 _MOST_KNOWN = 10_000
+_MOST_NAMED = 3
 
 
 class QueueGoneError(Exception):
@@ -32,6 +48,18 @@ class QueueNotEmptyError(Exception):
     """The queue still has messages."""
 
 
+class QueueInUseError(Exception):
+    """The queue is the dead-letter queue of others. Some of them are named."""
+
+    def __init__(self, users: list[str]) -> None:
+        super().__init__(", ".join(users))
+        self.users = users
+
+
+class UnfitDeadLetterQueueError(Exception):
+    """The queue named cannot be this one's dead-letter queue. The text says why."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRef:
     """What a hot call needs of a queue. `id` differs between a queue and its successor under the same name."""
@@ -39,6 +67,14 @@ class QueueRef:
     id: int
     shard: int
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredQueue:
+    """A queue as it is stored, with the name of its dead-letter queue."""
+
+    queue: Queue
+    dead_letter_queue: str | None
 
 
 class Queues:
@@ -71,32 +107,52 @@ class Queues:
             now = time.monotonic()
             self._known = {name: (queue, until) for name, (queue, until) in self._known.items() if until > now}
 
-    async def put(self, name: str, config: dict[str, Any]) -> tuple[Queue, bool]:
-        """Create the queue, or give it this configuration, by columns. Returns it, and whether it is new."""
-        statement = (
-            insert(Queue)
-            .values(name=name, shard=zlib.crc32(name.encode()) % self._shards, **config)
-            .on_conflict_do_update(index_elements=["name"], set_=config | {"updated_at": func.now()})
-            .returning(Queue, (literal_column("xmax") == 0).label("created"))
-        )
+    async def put(self, name: str, config: dict[str, Any], dead_letter_queue: str | None) -> tuple[StoredQueue, bool]:
+        """Create the queue, or give it this configuration, by columns. Returns it, and whether it is new.
+
+        Raises:
+            UnfitDeadLetterQueueError: the queue named cannot be its dead-letter queue; nothing is changed.
+
+        """
         async with session(self._database) as opened:
-            queue, created = (await opened.execute(statement)).one()
+            dead_letters = await _dead_letter_queue(opened, name, dead_letter_queue) if dead_letter_queue else None
+            config = config | {"dead_letter_queue_id": dead_letters and dead_letters.id}
+            statement = (
+                insert(Queue)
+                .values(name=name, shard=dead_letters.shard if dead_letters else self._shard_of(name), **config)
+                .on_conflict_do_update(index_elements=["name"], set_=config | {"updated_at": func.now()})
+                .returning(col(Queue.shard), (literal_column("xmax") == 0).label("created"))
+            )
+            shard, created = (await opened.execute(statement)).one()
+            if dead_letters and dead_letters.shard != shard:
+                raise UnfitDeadLetterQueueError(f"{dead_letter_queue!r} is in another shard than {name!r}: messages cannot move there.")
+            (stored,) = await _read(opened, col(Queue.name) == name)
             await opened.commit()
-            return queue, created
+            return stored, created
 
-    async def get(self, name: str) -> Queue | None:
+    async def get(self, name: str) -> StoredQueue | None:
         async with session(self._database) as opened:
-            return (await opened.exec(select(Queue).where(Queue.name == name))).one_or_none()
+            return next(iter(await _read(opened, col(Queue.name) == name)), None)
 
-    async def page(self, after: str, limit: int) -> list[Queue]:
+    async def page(self, after: str, limit: int) -> list[StoredQueue]:
         """Return up to `limit` queues by name, from the first after `after` on."""
         async with session(self._database) as opened:
-            return list((await opened.exec(select(Queue).where(Queue.name > after).order_by(col(Queue.name)).limit(limit))).all())
+            return await _read(opened, col(Queue.name) > after, limit)
+
+    async def pause(self, name: str, *, paused: bool) -> StoredQueue | None:
+        """Pause the queue, or resume it. Returns it, or None if there is none of this name."""
+        changed = update(Queue).where(col(Queue.name) == name, col(Queue.paused) != paused)
+        async with session(self._database) as opened:
+            await opened.exec(changed.values(paused=paused, updated_at=func.now()))
+            found = await _read(opened, col(Queue.name) == name)
+            await opened.commit()
+            return found[0] if found else None
 
     async def delete(self, name: str, *, force: bool) -> int | None:
         """Delete the queue, and leave its messages to be removed in small batches. Returns its id, or None.
 
         Raises:
+            QueueInUseError: others send their dead letters to it, and `force` is not given.
             QueueNotEmptyError: it has messages, and `force` is not given.
 
         """
@@ -105,6 +161,9 @@ class Queues:
             queue = (await opened.exec(select(Queue).where(Queue.name == name).with_for_update())).one_or_none()
             if queue is None:
                 return None
+            users = select(Queue.name).where(Queue.dead_letter_queue_id == queue.id).order_by(col(Queue.name)).limit(_MOST_NAMED)
+            if not force and (named := (await opened.exec(users)).all()):
+                raise QueueInUseError(list(named))
             mine = (col(Message.shard) == queue.shard, col(Message.queue_id) == queue.id)
             if not force and (await opened.exec(select(any_row().where(*mine, col(Message.status) != "")))).one():
                 raise QueueNotEmptyError(name)
@@ -116,3 +175,32 @@ class Queues:
             await opened.commit()
         self._known.pop(name, None)
         return queue.id
+
+    def _shard_of(self, name: str) -> int:
+        return zlib.crc32(name.encode()) % self._shards
+
+
+async def _read(opened: AsyncSession, wanted: ColumnElement[bool], limit: int | None = None) -> list[StoredQueue]:
+    """Read queues, by name, with the names of their dead-letter queues."""
+    dead_letters = aliased(Queue)
+    statement = (
+        select(Queue, dead_letters.name)
+        .outerjoin(dead_letters, col(Queue.dead_letter_queue_id) == col(dead_letters.id))
+        .where(wanted)
+        .order_by(col(Queue.name))
+        .limit(limit)
+    )
+    return [StoredQueue(queue, name) for queue, name in await opened.exec(statement)]
+
+
+async def _dead_letter_queue(opened: AsyncSession, name: str, dead_letter_queue: str) -> Queue:
+    """Find the dead-letter queue for the queue `name`, and keep it from being deleted until the transaction ends."""
+    await opened.execute(_ONE_AT_A_TIME)
+    by_name = select(Queue).where(Queue.name == dead_letter_queue).with_for_update(read=True, key_share=True)
+    found = (await opened.exec(by_name)).one_or_none()
+    if found is None:
+        raise UnfitDeadLetterQueueError(f"There is no queue named {dead_letter_queue!r}. Create it first.")
+    if (await opened.execute(_LEADS_BACK, {"first": found.id, "name": name})).scalar_one():
+        detail = f"Dead letters would come back from {dead_letter_queue!r} to {name!r}, and never be given up."
+        raise UnfitDeadLetterQueueError(detail)
+    return found

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import structlog
 
@@ -11,6 +11,7 @@ from app.leases import outcomes
 from app.leases.outcomes import Fate
 from app.store.ack import Ack, ack
 from app.store.alarm import Alarm
+from app.store.batches import Done, in_time
 from app.store.beat import Beat, Beaten, beat
 from app.store.cancel import cancel
 from app.store.claim import Claim, GrantedLease
@@ -20,9 +21,11 @@ from app.store.faults import RowFaultError, StoreError
 from app.store.line import Claimed, Serving
 from app.store.nack import Nack, nack
 from app.store.parking import Parking
-from app.store.queues import QueueRef, Queues
+from app.store.purge import purge
+from app.store.queues import QueueRef, Queues, StoredQueue
 from app.store.reads import Reads
 from app.store.reclaim import Promoted, Reclaimed, first_delayed, first_lease, next_due, promote, reclaim
+from app.store.redrive import redrive
 from app.store.registry import Registry
 from app.store.release import Release, release
 from app.store.remove import remove
@@ -97,10 +100,37 @@ class Store:
         """Release leases that nobody was there to take."""
         await self.parking.give_back(claimed)
 
+    async def put_queue(self, name: str, config: dict[str, Any], dead_letter_queue: str | None) -> tuple[StoredQueue, bool]:
+        """Create or reconfigure a queue. Returns it, and whether it is new. Claims that the old configuration held back go on.
+
+        Raises:
+            UnfitDeadLetterQueueError: the queue named cannot be its dead-letter queue; nothing is changed.
+
+        """
+        stored, created = await self.queues.put(name, config, dead_letter_queue)
+        self._note_reconfigured(stored)
+        return stored, created
+
+    async def pause(self, name: str, *, paused: bool) -> StoredQueue | None:
+        """Pause a queue, or resume it. Returns it, or None if there is none of this name."""
+        stored = await self.queues.pause(name, paused=paused)
+        if stored is not None:
+            self._note_reconfigured(stored)
+        return stored
+
+    async def purge(self, queue: QueueRef, statuses: Collection[str]) -> Done:
+        """Remove the messages in these states, never leased ones."""
+        return await in_time(purge(self._pool, queue.shard, queue.id, statuses))
+
+    async def redrive(self, queue: QueueRef, to: str | None, limit: int | None) -> Done:
+        """Send up to `limit` dead letters back: to the queue named `to`, or to where each came from."""
+        return await in_time(redrive(self._pool, queue, to, limit, self.wakeups.ready))
+
     async def delete_queue(self, name: str, *, force: bool) -> bool:
         """Delete a queue, and tell those who wait for its messages. Returns whether there was one.
 
         Raises:
+            QueueInUseError: others send their dead letters to it, and `force` is not given.
             QueueNotEmptyError: it has messages, and `force` is not given.
 
         """
@@ -181,6 +211,10 @@ class Store:
         self.wakeups.ready(queue_ids)
         if soonest := min((delay for delay in delays if delay > 0), default=None):
             self.alarm.set(soonest)
+
+    def _note_reconfigured(self, stored: StoredQueue) -> None:
+        if stored.queue.id is not None:
+            self.wakeups.ready([stored.queue.id])
 
     def _note_granted(self, leases: list[GrantedLease]) -> None:
         self.tally.claims += len(leases)

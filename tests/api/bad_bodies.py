@@ -43,16 +43,17 @@ def bad_bodies(schema: Json) -> Iterator[BadBody]:
 
 def _broken(whole: Json) -> Iterator[BadBody]:
     text = json.dumps(whole).encode()
+    more = text[:-1] + (b"," if whole else b"")
     yield BadBody("nothing", b"", "body")
     yield BadBody("no JSON", b"worker_id=1", "body")
     yield BadBody("JSON cut short", text[:-1], "body")
     yield BadBody("something after the JSON", text + b"{}", "body")
-    yield BadBody("invalid UTF-8", text[:-1] + b',"\xff":1}', "body")
-    yield BadBody("UTF-8 of a surrogate", text[:-1] + b',"\xed\xa0\x80":1}', "body")
+    yield BadBody("invalid UTF-8", more + b'"\xff":1}', "body")
+    yield BadBody("UTF-8 of a surrogate", more + b'"\xed\xa0\x80":1}', "body")
     yield BadBody("UTF-16", text.decode().encode("utf-16"), "body")
-    yield BadBody("a lone surrogate in a name", text[:-1] + b',"\\udc00":1}', "body")
-    yield BadBody("U+0000 in a name", text[:-1] + b',"a\\u0000":1}', "a\0")
-    yield BadBody("a name with 10,000 digits for a value", text[:-1] + b',"a":' + b"9" * 10_000 + b"}", "body")
+    yield BadBody("a lone surrogate in a name", more + b'"\\udc00":1}', "body")
+    yield BadBody("U+0000 in a name", more + b'"a\\u0000":1}', "a\0")
+    yield BadBody("a name with 10,000 digits for a value", more + b'"a":' + b"9" * 10_000 + b"}", "body")
     yield BadBody("far too deep", b'{"a":' * DEEP + b"1" + b"}" * DEEP, "body")
     yield BadBody("a single quote", b"{'a': 1}", "body")
     for name, other in (("null", b"null"), ("an array", b"[" + text + b"]"), ("a string", b'"x"'), ("a number", b"1"), ("NaN", b"NaN")):

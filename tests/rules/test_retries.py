@@ -24,7 +24,8 @@ async def wait_of(sql: "asyncpg.Connection[asyncpg.Record]", message_id: str) ->
     """Return how long the message waits from its last change on, in seconds, as the database has it."""
     return float(
         await sql.fetchval(
-            "select extract(epoch from available_at - (select max(created_at) from checkpoint where message_id = $1)) from message where id = $1",
+            "select extract(epoch from available_at - (select max(created_at) from checkpoint where message_id = $1)) "
+            "from message where id = $1",
             int(message_id),
         )
     )
