@@ -1,7 +1,7 @@
 """What the routes get from the running service."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -17,6 +17,7 @@ from app.store.database import Database, fetch
 from app.store.faults import UnavailableError
 from app.store.migrations import revision_of
 from app.store.queues import QueueRef
+from app.store.recovery import RecoveryStats
 from app.store.store import Store
 
 _RECEIPT_KEY = """
@@ -24,6 +25,7 @@ _RECEIPT_KEY = """
 select value from secret where name = 'receipt'
 """
 _RETRY_S = 0.2
+_MOST_TIMER_LAG_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +38,7 @@ class Service:
     store: Store
     migrations: Path
     timer_lag: Callable[[], float]
+    sweep: Callable[[], Awaitable[RecoveryStats]]
     metrics: CollectorRegistry
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _looking: "asyncio.Task[str | None] | None" = field(default=None, repr=False)
@@ -56,6 +59,10 @@ class Service:
         if self._receipts is None:
             raise UnavailableError("no receipt key yet")
         return self._receipts
+
+    @property
+    def timer_keeps_up(self) -> bool:
+        return self.timer_lag() < _MOST_TIMER_LAG_S
 
     @property
     def can_issue_receipts(self) -> bool:

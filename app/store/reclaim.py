@@ -62,9 +62,11 @@ noted as (
            json_build_object('error', case when unconfirmed then 'Delivery was not confirmed' else 'Lease expired' end, {ATTEMPT_FACTS})
     from returned
     on conflict do nothing
+    returning kind
 )
 select
     (select count(*) from due) as looked_at,
+    (select count(*) from noted) as noted,
     count(*) as expired,
     count(*) filter (where status = 'failed') as given_up,
     coalesce(array_agg(distinct queue_id) filter (where status <> 'failed'), array[]::bigint[]) as ready_queues,
@@ -123,9 +125,13 @@ select extract(epoch from least(
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What one pass did. `lag` is the longest time, in seconds, that one of these leases had been over."""
+    """What one pass did.
+
+    `noted` is how many checkpoints it wrote; `lag` is the longest time, in seconds, that one of these leases had been over.
+    """
 
     looked_at: int
+    noted: int
     expired: int
     given_up: int
     ready_queues: list[int]

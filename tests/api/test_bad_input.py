@@ -49,7 +49,7 @@ def state(api: Api, queue: str) -> list[Json]:
     return [
         api.call("GET", f"/queues/{queue}"),
         api.call("GET", f"/queues/{queue}/messages"),
-        [{name: value for name, value in lease.items() if name != "expires_in"} for lease in leases],
+        [{name: value for name, value in lease.items() if name not in {"expires_in", "since_beat"}} for lease in leases],
     ]
 
 

@@ -18,11 +18,14 @@ GET    /queues
 GET    /queues/{queue}
 GET    /queues/{queue}/messages
 GET    /readyz
+GET    /recovery
+GET    /stats
 POST   /ack
 POST   /beat
 POST   /nack
 POST   /queues/{queue}/leases
 POST   /queues/{queue}/messages
+POST   /recovery/sweep
 POST   /release
 PUT    /queues/{queue}
 """
