@@ -30,7 +30,7 @@ select not exists (select from figure where name = 'queues' and as_of + make_int
 """  # noqa: S608 - a constant fragment
 
 COUNT = """
--- Locks: the figure's own row. Index: message_status, which has all that is counted of messages; leases are read as a whole.
+-- Locks: the figure's own row. Index: message_status, alone, where that is less to read than the table; leases are read as a whole.
 with counted as materialized (
     select json_build_object(
         'queues', (
