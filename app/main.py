@@ -10,16 +10,18 @@ from typing import Any
 from fastapi import FastAPI
 
 from app import errors
-from app.api import docs, health, leases, messages, queues, workers
+from app.api import docs, health, leases, messages, queues, recovery, stats, workers
 from app.api.hot import operation_id
 from app.api.service import Service
 from app.middleware import RequestIds
 from app.settings import Settings
 from app.store.database import open_database
+from app.store.recovery import RecoveryStats
 from app.store.store import Store
 from app.telemetry import Observed, Telemetry
-from app.timers.figures import Figures
-from app.timers.remover import run_remover
+from app.timers.figures import run_figures
+from app.timers.housekeeper import Housekeeper
+from app.timers.recovery import run_recovery
 from app.timers.supervise import supervise
 from app.timers.timer import Timer
 
@@ -36,6 +38,7 @@ _TAGS = [
     {"name": "messages", "description": "Units of work: send them, read their state and history."},
     {"name": "leases", "description": "What workers do: claim, beat, ack, nack, release."},
     {"name": "workers", "description": "Who takes messages: the registry of those that claim or beat."},
+    {"name": "recovery", "description": "What becomes of leases that run out, and figures on everything."},
     {"name": "platform", "description": "Health and metrics."},
 ]
 
@@ -49,23 +52,29 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         database = await open_database(database_url)
         store = Store(database, shards=settings.shards, poll=settings.sweep_interval, queue_limit=settings.queue_limit)
         timer = Timer(store, longest_sleep=settings.sweep_interval)
-        figures = Figures(store.reads)
-        service = app.state.service = Service(
-            database, store, settings.migrations, lambda: timer.lag, telemetry.registry, lambda: (None, {})
-        )
-        telemetry.observe(Observed(store.tally, lambda: figures.active_leases, lambda: store.parking.parked, lambda: timer.lag))
+        housekeeper = Housekeeper(database.work, store.shards)
+
+        async def sweep() -> RecoveryStats:
+            done = await timer.scan()
+            await housekeeper.trim()
+            return done
+
+        service = app.state.service = Service(database, store, settings.migrations, lambda: timer.lag, sweep, telemetry.registry)
+        telemetry.observe(Observed(store.tally, store.figures, lambda: store.parking.parked, lambda: timer.lag))
         async with _background(
             {
                 "timer": timer.run,
                 "notifier": store.wakeups.notify,
                 "listener": store.wakeups.listen,
                 "registry": store.registry.run,
-                "figures": figures.run,
-                "remover": partial(run_remover, store),
+                "figures": partial(run_figures, store.figures),
+                "recovery": partial(run_recovery, store.recovery),
+                "housekeeper": housekeeper.run,
             },
             service.load_key,
         ):
             yield
+        await store.recovery.save_at_the_end()
         await database.close()
         telemetry.shutdown()
 
@@ -83,9 +92,9 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     )
     app.add_middleware(RequestIds)
     # Hot routes stand first and by themselves: an included router would add a step to each call.
-    for hot in (leases.hot, messages.hot, queues.hot, workers.hot):
+    for hot in (leases.hot, messages.hot, queues.hot, workers.hot, recovery.hot):
         app.router.routes.extend(hot.routes)
-    for router in (queues.router, messages.router, leases.router, workers.router, health.router):
+    for router in (queues.router, messages.router, leases.router, workers.router, recovery.router, stats.router, health.router):
         app.include_router(router)
     docs.install(app)
     errors.install(app)

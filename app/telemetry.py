@@ -21,6 +21,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry
 
+from app.store.figures import Figures
+from app.store.models import STATUSES
 from app.store.tally import Tally
 
 _NAME = "leasebeat"
@@ -34,7 +36,7 @@ class Observed:
     """What is observed when somebody scrapes."""
 
     tally: Tally
-    active_leases: Callable[[], dict[str, int]]
+    figures: Figures
     parked_claims: Callable[[], int]
     timer_lag: Callable[[], float]
 
@@ -72,10 +74,10 @@ class Telemetry:
             exclude=exclude,
         )
 
-    def observe(self, figures: Observed) -> None:
+    def observe(self, observed: Observed) -> None:
         """Export what the service counts."""
         meter = self.meters.get_meter(_NAME)
-        tally = figures.tally
+        tally, figures = observed.tally, observed.figures
 
         def counter(name: str, description: str, read: Callable[[], Iterable[Observation]]) -> None:
             meter.create_observable_counter(f"leasebeat.{name}", [_callback(read)], description=description)
@@ -95,11 +97,22 @@ class Telemetry:
             lambda: [Observation(n, {"outcome": word}) for word, n in tally.reclaims.items()],
         )  # fmt: skip
         gauge(
-            "active_leases", "Active leases, by queue, as of the last background count.", "",
-            lambda: [Observation(n, {"queue": queue}) for queue, n in figures.active_leases().items()],
+            "active_leases", "Active leases, by queue, as of the last background count. The same from all replicas.", "",
+            lambda: [Observation(counts.leases["active"], {"queue": queue}) for queue, counts in figures.by_name()],
         )  # fmt: skip
-        gauge("parked_claims", "Claims that wait for work.", "", lambda: [Observation(figures.parked_claims())])
-        gauge("timer.lag", "How far this replica's timer is behind its plan.", "s", lambda: [Observation(figures.timer_lag())])
+        gauge(
+            "stale_leases", "Active leases without a sign of life for two minutes, by queue, as of the same count.", "",
+            lambda: [Observation(counts.leases["stale"], {"queue": queue}) for queue, counts in figures.by_name()],
+        )  # fmt: skip
+        gauge(
+            "messages", "Messages, by queue and status, as of the same count.", "",
+            lambda: [
+                Observation(counts.messages[status], {"queue": queue, "status": status})
+                for queue, counts in figures.by_name() for status in STATUSES
+            ],
+        )  # fmt: skip
+        gauge("parked_claims", "Claims that wait for work.", "", lambda: [Observation(observed.parked_claims())])
+        gauge("timer.lag", "How far this replica's timer is behind its plan.", "s", lambda: [Observation(observed.timer_lag())])
         lag = meter.create_histogram(
             "leasebeat.reclaim.lag", unit="s", description="From a lease's expiry to its reclaim, the longest of each pass."
         )

@@ -14,7 +14,6 @@ from app.store.migrations import is_behind
 
 router = APIRouter(tags=["platform"])
 
-_MOST_TIMER_LAG_S = 30.0
 _PATIENCE_S = 2.0
 
 
@@ -30,19 +29,20 @@ async def healthz() -> schemas.Health:
 async def readyz(request: Request, response: Response) -> schemas.Readiness:
     """Answer 200 if Postgres answers, its schema is this version's or a later one's, and the timer keeps up; else 503."""
     service = service_of(request)
-    lag = service.timer_lag()
     state: Literal["ok", "unreachable", "not-migrated"]
     try:
         state = "not-migrated" if is_behind(await service.revision(_PATIENCE_S), service.migrations) else "ok"
     except (UnavailableError, TimeoutError):
         state = "unreachable"
-    ready = state == "ok" and lag < _MOST_TIMER_LAG_S and service.can_issue_receipts
+    ready = state == "ok" and service.timer_keeps_up and service.can_issue_receipts
     response.status_code = 200 if ready else 503
-    return schemas.Readiness(status="ready" if ready else "not-ready", database=state, timer_lag=lag, version=version("leasebeat-server"))
+    return schemas.Readiness(
+        status="ready" if ready else "not-ready", database=state, timer_lag=service.timer_lag(), version=version("leasebeat-server")
+    )
 
 
 @router.get("/metrics", response_class=PlainTextResponse, summary="Metrics, for Prometheus")
 async def metrics(request: Request) -> Response:
-    """Return what this replica has counted since it started: beats by outcome, claims, settles, reclaims and their lag, active leases."""
+    """Return what this replica has counted since it started: beats by outcome, claims, settles, reclaims and their lag; and the figures."""
     encode, content_type = exposition.choose_encoder(request.headers.get("accept", ""))
     return Response(encode(service_of(request).metrics), media_type=content_type)

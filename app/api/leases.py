@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Annotated, Protocol, TypeVar
 
 from fastapi import APIRouter, Query, Request, Response
@@ -134,13 +133,18 @@ async def list_leases(
     cursor: MessageCursor = "",
     limit: PageLimit = 100,
 ) -> Response:
-    """List active leases by message id: who holds what, since when, until when. Never a receipt."""
+    """List active leases by message id: who holds what, since when, until when. Never a receipt.
+
+    With `overdue=true`, the longest overdue come first, on one page.
+    """
     service = service_of(request)
+    reads = service.store.reads
     queue_id = (await service.queue_named(queue)).id if queue else None
-    rows = await service.store.reads.leases(
-        queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1
-    )
-    return json_response(page([active_lease_view(row) for row in rows], limit, "message_id") | {"as_of": datetime.now(UTC)})
+    if overdue:
+        as_of, rows = await reads.overdue_leases(queue_id=queue_id, worker_id=worker_id, limit=limit)
+    else:
+        as_of, rows = await reads.leases(queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1)
+    return json_response(page([active_lease_view(row) for row in rows], limit, "message_id") | {"as_of": as_of})
 
 
 def _filter(body: schemas.ClaimRequest) -> Filter:

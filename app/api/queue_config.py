@@ -3,6 +3,8 @@
 from typing import Any
 
 from app.api import schemas
+from app.store.figures import Figures
+from app.store.models import STATUSES
 from app.store.queues import StoredQueue
 
 
@@ -50,7 +52,8 @@ def columns_of(config: schemas.QueueConfig) -> dict[str, Any]:
     return columns if config.paused is None else columns | {"paused": config.paused}
 
 
-def queue_view(stored: StoredQueue) -> schemas.Queue:
+def queue_view(stored: StoredQueue, figures: Figures) -> schemas.Queue:
+    """Shape a queue as `schemas.Queue`, with the newest background count of its messages."""
     queue = stored.queue
     plain = {name: getattr(queue, name) for name in schemas.QueueConfig.model_fields if hasattr(queue, name)}
     config = schemas.QueueConfig(
@@ -65,9 +68,16 @@ def queue_view(stored: StoredQueue) -> schemas.Queue:
         created_at=queue.created_at,
         updated_at=queue.updated_at,
         derived=_derived(stored),
-        figures=None,
+        figures=_figures(queue.id, figures),
         warnings=_warnings(config),
     )
+
+
+def _figures(queue_id: int | None, figures: Figures) -> schemas.QueueFigures | None:
+    counts = figures.of_queue(queue_id) if queue_id else None
+    if counts is None or figures.as_of is None:
+        return None
+    return schemas.QueueFigures(as_of=figures.as_of, **{status: counts.messages[status] for status in STATUSES})
 
 
 def _derived(stored: StoredQueue) -> schemas.DerivedTimes | None:

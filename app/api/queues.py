@@ -28,11 +28,12 @@ async def put_queue(queue: QueuePath, body: schemas.QueueConfig, request: Reques
     _check_name(queue)
     if broken := broken_rule(queue, body):
         raise _unfit(broken)
+    store = service_of(request).store
     try:
-        stored, created = await service_of(request).store.put_queue(queue, columns_of(body), body.dead_letter_queue)
+        stored, created = await store.put_queue(queue, columns_of(body), body.dead_letter_queue)
     except UnfitDeadLetterQueueError as error:
         raise _unfit(str(error)) from error
-    return json_response(queue_view(stored).model_dump(), 201 if created else 200)
+    return json_response(queue_view(stored, store.figures).model_dump(), 201 if created else 200)
 
 
 @router.get("/queues", summary="List the queues", responses=documented(422, 503))
@@ -44,19 +45,22 @@ async def list_queues(
     limit: PageLimit = 100,
 ) -> schemas.QueueList:
     """List the queues by name."""
-    queues = await service_of(request).store.queues.page(cursor, limit + 1)
+    store = service_of(request).store
+    queues = await store.queues.page(cursor, limit + 1)
     return schemas.QueueList(
-        items=[queue_view(queue) for queue in queues[:limit]], next_cursor=queues[limit - 1].queue.name if len(queues) > limit else None
+        items=[queue_view(queue, store.figures) for queue in queues[:limit]],
+        next_cursor=queues[limit - 1].queue.name if len(queues) > limit else None,
     )
 
 
 @router.get("/queues/{queue}", summary="Read a queue", responses=documented(404, 422, 503))
 async def get_queue(queue: QueuePath, request: Request) -> schemas.Queue:
-    """Return a queue's configuration."""
-    found = await service_of(request).store.queues.get(queue)
+    """Return a queue's configuration, what it has derived, and its messages by state as of the last background count."""
+    store = service_of(request).store
+    found = await store.queues.get(queue)
     if found is None:
         raise queue_not_found(queue)
-    return queue_view(found)
+    return queue_view(found, store.figures)
 
 
 @router.delete("/queues/{queue}", status_code=204, summary="Delete a queue", responses=documented(404, 409, 422, 503))
@@ -139,10 +143,11 @@ async def redrive_queue(queue: QueuePath, body: schemas.RedriveRequest, request:
 
 
 async def _set_paused(request: Request, queue: str, *, paused: bool) -> Response:
-    stored = await service_of(request).store.pause(queue, paused=paused) if fields.is_queue_name(queue) else None
+    store = service_of(request).store
+    stored = await store.pause(queue, paused=paused) if fields.is_queue_name(queue) else None
     if stored is None:
         raise queue_not_found(queue)
-    return json_response(queue_view(stored).model_dump())
+    return json_response(queue_view(stored, store.figures).model_dump())
 
 
 def _check_name(queue: str) -> None:

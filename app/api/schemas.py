@@ -534,10 +534,6 @@ class RecoveryStats(Wire):
     scan_duration_ms: float = Field(description="How long the sweep took, in milliseconds.", examples=[4.2])
 
 
-class SweepRequest(Wire):
-    """Nothing to say. The body may be left out."""
-
-
 class LastScan(RecoveryStats):
     """The last sweep of a replica's timer or on demand."""
 

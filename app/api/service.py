@@ -1,9 +1,8 @@
 """What the routes get from the running service."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import cast
 
@@ -18,6 +17,7 @@ from app.store.database import Database, fetch
 from app.store.faults import UnavailableError
 from app.store.migrations import revision_of
 from app.store.queues import QueueRef
+from app.store.recovery import RecoveryStats
 from app.store.store import Store
 
 _RECEIPT_KEY = """
@@ -25,6 +25,7 @@ _RECEIPT_KEY = """
 select value from secret where name = 'receipt'
 """
 _RETRY_S = 0.2
+_MOST_TIMER_LAG_S = 30.0
 
 log = structlog.get_logger(__name__)
 
@@ -40,8 +41,8 @@ class Service:
     store: Store
     migrations: Path
     timer_lag: Callable[[], float]
+    sweep: Callable[[], Awaitable[RecoveryStats]]
     metrics: CollectorRegistry
-    held_leases: Callable[[], tuple[datetime | None, Mapping[str, int]]]
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _looking: "asyncio.Task[str | None] | None" = field(default=None, repr=False)
     _receipts: Receipts | None = field(default=None, repr=False)
@@ -61,6 +62,10 @@ class Service:
         if self._receipts is None:
             raise UnavailableError("no receipt key yet")
         return self._receipts
+
+    @property
+    def timer_keeps_up(self) -> bool:
+        return self.timer_lag() < _MOST_TIMER_LAG_S
 
     @property
     def can_issue_receipts(self) -> bool:

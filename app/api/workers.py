@@ -33,8 +33,7 @@ async def list_workers(request: Request, cursor: WorkerCursor = "", limit: PageL
     """List the workers by name: who is alive, since when, holding how many leases. One is forgotten after a day without a sign."""
     service = service_of(request)
     rows = await workers.page(service.database.reads, cursor, limit + 1)
-    as_of, _ = service.held_leases()
-    return json_response(page([_counted(service, row) for row in rows], limit, "worker_id") | {"as_of": as_of})
+    return json_response(page([_counted(service, row) for row in rows], limit, "worker_id") | {"as_of": service.store.figures.as_of})
 
 
 @router.get(
@@ -74,5 +73,4 @@ async def delete_worker(worker_id: WorkerPath, request: Request) -> None:
 
 
 def _counted(service: Service, row: Row) -> dict[str, object]:
-    _, held_leases = service.held_leases()
-    return worker_view(row, held_leases.get(row["worker_id"], 0))
+    return worker_view(row, service.store.figures.held_leases.get(row["worker_id"], 0))

@@ -1,8 +1,10 @@
 """What operators read: messages, their history, and active leases. Never a receipt."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from app.store.database import Database, Row, fetch
+from app.store.faults import answering
 
 _MESSAGE_FACTS = """
     message.id, queue.name as queue, message.status, message.body, message.headers, message.priority, message.fairness_key,
@@ -75,12 +77,21 @@ order by lease.message_id
 limit $6
 """
 
-_COUNT_LEASES = """
--- Locks: none. For the figures, in the background.
-select queue.name as queue, count(lease.message_id) as leases
-from queue
-left join lease on lease.queue_id = queue.id
-group by queue.name
+OVERDUE = f"""
+-- Locks: none. Index: lease_check, up to now: a lease that has run out is due for a look.
+select {_LEASE_FACTS}
+from lease
+join queue on queue.id = lease.queue_id
+where lease.shard = any($1::smallint[]) and lease.check_at <= now() and lease.expires_at <= now()
+  and ($2::bigint is null or lease.queue_id = $2)
+  and ($3::text is null or lease.worker_id = $3)
+order by lease.expires_at, lease.message_id
+limit $4
+"""
+
+_MOMENT = """
+-- Locks: none. What now() is to all statements of a transaction.
+select now()
 """
 
 
@@ -103,10 +114,17 @@ class Reads:
         """Return a message's history, newest first."""
         return await fetch(self._pool, _CHECKPOINTS, self._shards, message_id)
 
-    async def leases(self, *, queue_id: int | None, worker_id: str | None, overdue: bool | None, after: int, limit: int) -> list[Row]:
-        """Return up to `limit` active leases by message id, from the first after `after` on."""
-        return await fetch(self._pool, _LEASES, self._shards, after, queue_id, worker_id, overdue, limit)
+    async def leases(
+        self, *, queue_id: int | None, worker_id: str | None, overdue: bool | None, after: int, limit: int
+    ) -> tuple[datetime, list[Row]]:
+        """Return the moment of the read and up to `limit` active leases by message id, from the first after `after` on."""
+        return await self._as_of(_LEASES, self._shards, after, queue_id, worker_id, overdue, limit)
 
-    async def lease_counts(self) -> dict[str, int]:
-        """Count the active leases of each queue."""
-        return {row["queue"]: row["leases"] for row in await fetch(self._pool, _COUNT_LEASES)}
+    async def overdue_leases(self, *, queue_id: int | None, worker_id: str | None, limit: int) -> tuple[datetime, list[Row]]:
+        """Return the moment of the read and up to `limit` leases that have run out, the longest overdue first."""
+        return await self._as_of(OVERDUE, self._shards, queue_id, worker_id, limit)
+
+    async def _as_of(self, statement: str, *arguments: object) -> tuple[datetime, list[Row]]:
+        with answering():
+            async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+                return await connection.fetchval(_MOMENT), await connection.fetch(statement, *arguments)

@@ -18,6 +18,7 @@ from app.store.claim import Claim, GrantedLease
 from app.store.coalescer import Coalescer
 from app.store.database import Database, Pool
 from app.store.faults import RowFaultError, StoreError
+from app.store.figures import Figures
 from app.store.line import Claimed, Serving
 from app.store.nack import Nack, nack
 from app.store.parking import Parking
@@ -25,10 +26,10 @@ from app.store.purge import purge
 from app.store.queues import QueueRef, Queues, StoredQueue
 from app.store.reads import Reads
 from app.store.reclaim import Promoted, Reclaimed, first_delayed, first_lease, next_due, promote, reclaim
+from app.store.recovery import Recovery
 from app.store.redrive import redrive
 from app.store.registry import Registry
 from app.store.release import Release, release
-from app.store.remove import remove
 from app.store.send import NewMessage, Sending, send
 from app.store.settle import Settled
 from app.store.tally import Tally
@@ -56,6 +57,8 @@ class Store:
         self.shards = range(shards)
         self.queues = Queues(database, shards)
         self.reads = Reads(database, shards)
+        self.figures = Figures(database.reads)
+        self.recovery = Recovery(database.reads)
         self.alarm = Alarm()
         self.tally = Tally()
         self.parking = Parking(Serving(database.work, poll, self._note_granted, self._release_untaken))
@@ -192,10 +195,6 @@ class Store:
     async def first_delayed(self, shard: int, aside: Collection[int]) -> int | None:
         """Return the delayed message that comes first in a pass."""
         return await first_delayed(self._pool, shard, aside)
-
-    async def remove(self) -> bool:
-        """Remove a batch of what deleted queues have left behind. Returns whether there may be more."""
-        return await remove(self._pool)
 
     async def next_due(self, shard: int, aside: Collection[int]) -> float | None:
         """Return the seconds until a lease or a delayed message is due, or None."""

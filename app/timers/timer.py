@@ -13,6 +13,7 @@ import structlog
 
 from app.store.aside import Aside
 from app.store.faults import UnavailableError
+from app.store.recovery import RecoveryStats
 from app.store.store import Store
 
 _BATCH = 1000
@@ -44,8 +45,9 @@ class Timer:
         failures = 0
         while True:
             try:
-                pause = await self.run_once()
+                _, handled = await self._scan()
                 failures = 0
+                pause = await self._pause(handled)
                 self._planned = time.monotonic() + pause
                 await self._store.alarm.sleep(pause)
             except Exception as error:
@@ -53,28 +55,49 @@ class Timer:
                 log.error("pass failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
                 await asyncio.sleep(min(self._longest_sleep, _BACKOFF_S * failures))
 
-    async def run_once(self) -> float:
-        """Do everything that is due, and return the seconds until something will be."""
-        return min([await self._run_shard(shard) for shard in self._store.shards])
+    async def scan(self) -> RecoveryStats:
+        """Do everything that is due, in one pass over all shards, beside the passes of the timer itself."""
+        stats, _ = await self._scan()
+        return stats
 
-    async def _run_shard(self, shard: int) -> float:
+    async def _scan(self) -> tuple[RecoveryStats, int]:
+        """Make one pass. Returns what it did, which is noted also if it is cut short, and how many rows it handled."""
+        stats = RecoveryStats()
+        began = time.monotonic()
+        try:
+            handled = sum([await self._scan_shard(shard, stats) for shard in self._store.shards])
+        finally:
+            stats.scan_duration_ms = (time.monotonic() - began) * 1000
+            self._store.recovery.note(stats)
+        return stats, handled
+
+    async def _scan_shard(self, shard: int, stats: RecoveryStats) -> int:
         store, aside = self._store, self._aside
 
         async def reclaim(limit: int) -> int:
-            return (await store.reclaim(shard, limit, aside.ids())).looked_at
+            done = await store.reclaim(shard, limit, aside.ids())
+            stats.expired_found += done.expired
+            stats.recovered += done.expired - done.given_up
+            stats.failed += done.given_up
+            stats.checkpoints_created += done.noted
+            return done.looked_at
 
         async def promote(limit: int) -> int:
             return (await store.promote(shard, limit, aside.ids())).promoted
 
-        done = await self._drain("reclaim", reclaim, lambda: store.first_lease(shard, aside.ids()))
-        done += await self._drain("promote", promote, lambda: store.first_delayed(shard, aside.ids()))
-        due = await store.next_due(shard, aside.ids())
-        if due is None:
-            return self._longest_sleep
-        self._haste = _SHORTEST_SLEEP_S if done or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
+        handled = await self._drain("reclaim", reclaim, lambda: store.first_lease(shard, aside.ids()), stats)
+        return handled + await self._drain("promote", promote, lambda: store.first_delayed(shard, aside.ids()), stats)
+
+    async def _pause(self, handled: int) -> float:
+        """Return the seconds until something will be due."""
+        dues = [await self._store.next_due(shard, self._aside.ids()) for shard in self._store.shards]
+        due = min((each for each in dues if each is not None), default=self._longest_sleep)
+        self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
 
-    async def _drain(self, verb: str, run: Callable[[int], Awaitable[int]], first: Callable[[], Awaitable[int | None]]) -> int:
+    async def _drain(
+        self, verb: str, run: Callable[[int], Awaitable[int]], first: Callable[[], Awaitable[int | None]], stats: RecoveryStats
+    ) -> int:
         """Run batches until one comes back short, and return how many rows they handled.
 
         A batch that Postgres refuses is halved until the culprit stands alone (design rule 10).
@@ -86,6 +109,7 @@ class Timer:
             except asyncpg.PostgresError as error:
                 if limit == 1 and (culprit := await first()) is not None:
                     self._aside.put(culprit)
+                    stats.errors += 1
                     log.error("row set aside", verb=verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
                 limit = max(1, limit // 2)
                 continue

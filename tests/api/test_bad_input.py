@@ -53,7 +53,7 @@ def state(api: Api, queue: str) -> list[Json]:
     """Return everything that a call could have changed."""
     leases = api.call("GET", "/leases", params={"queue": queue})["items"]
     return [
-        api.call("GET", f"/queues/{queue}"),
+        api.call("GET", f"/queues/{queue}") | {"figures": None},
         api.call("GET", f"/queues/{queue}/messages"),
         [{name: value for name, value in lease.items() if name not in ("expires_in", "since_beat")} for lease in leases],
     ]

@@ -1,12 +1,18 @@
 """The list of active leases: who holds what, since when, until when."""
 
 import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from datetime import datetime
 
+import asyncpg
+import orjson
 import pytest
 from harness.api import Api, Json
-from harness.postgres import RunOut
 from harness.problems import assert_problem
+from harness.wait import until
+
+from app.store.reads import OVERDUE
 
 
 def listed(api: Api, **params: object) -> list[Json]:
@@ -57,17 +63,76 @@ def test_filters_by_queue_and_worker_apart_and_together(api: Api, queue: str) ->
     api.call("DELETE", f"/queues/{other}", params={"force": True}, expect=204)
 
 
+@asynccontextmanager
+async def out_of_reach(sql: "asyncpg.Connection[asyncpg.Record]", *message_ids: str) -> AsyncIterator[None]:
+    """Keep leases locked, so that they run out and no timer can reclaim them."""
+    async with sql.transaction():
+        await sql.execute("select from lease where message_id = any($1) for update", [int(each) for each in message_ids])
+        yield
+
+
 @pytest.mark.rule(3)
-def test_overdue_leases_are_told_from_living_ones_before_any_reclaim(api: Api, queue: str, run_out: RunOut) -> None:
+async def test_overdue_leases_are_told_from_living_ones_before_any_reclaim(
+    api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
     over, alive = api.send(queue, "over", "alive")
-    api.claim(queue, max_messages=2)
-    run_out(over)
-    (item,) = listed(api, queue=queue, overdue=True)
-    assert (item["message_id"], item["expired"]) == (over, True)
-    assert item["expires_in"] <= 0
-    (item,) = listed(api, queue=queue, overdue=False)
-    assert (item["message_id"], item["expired"]) == (alive, False)
-    assert [item["message_id"] for item in listed(api, queue=queue)] == [over, alive]
+    api.claim(queue, visibility_timeout=2)
+    api.claim(queue)
+    async with out_of_reach(sql, over):
+        (item,) = until(lambda: listed(api, queue=queue, overdue=True))
+        assert (item["message_id"], item["expired"]) == (over, True)
+        assert item["expires_in"] <= 0
+        (item,) = listed(api, queue=queue, overdue=False)
+        assert (item["message_id"], item["expired"]) == (alive, False)
+        assert [item["message_id"] for item in listed(api, queue=queue)] == [over, alive]
+
+
+async def test_the_longest_overdue_come_first_with_true_numbers(api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]") -> None:
+    second, alive, first = api.send(queue, *range(3))
+    for timeout in (2.4, 300, 2.0):
+        api.claim_one(queue, f"worker-{timeout}", visibility_timeout=timeout)
+    await sql.execute("update lease set beat_at = now() - interval '90 minutes' where message_id = $1", int(first))
+    async with out_of_reach(sql, alive, first, second):
+        until(lambda: len(listed(api, queue=queue, overdue=True)) == 2)
+        answer = api.call("GET", "/leases", params={"queue": queue, "overdue": True, "limit": 2})
+        assert [item["message_id"] for item in answer["items"]] == [first, second]
+        assert answer["next_cursor"] is None
+        as_of = datetime.fromisoformat(answer["as_of"])
+        for item in answer["items"]:
+            assert item["overdue"] == -item["expires_in"] == pytest.approx(seconds(item["expires_at"], as_of), abs=1e-5)
+            assert 0 <= item["overdue"] < 60
+            assert item["since_beat"] == pytest.approx(seconds(item["last_beat_at"] or item["acquired_at"], as_of), abs=1e-5)
+        assert answer["items"][0]["since_beat"] // 60 == 90
+        assert answer["items"][1]["since_beat"] < 60
+        assert [item["worker_id"] for item in listed(api, overdue=True, worker_id="worker-2.4", queue=queue)] == ["worker-2.4"]
+        assert [item["message_id"] for item in listed(api, queue=queue, overdue=True, limit=1)] == [first]
+
+
+def seconds(moment: str, as_of: datetime) -> float:
+    return (as_of - datetime.fromisoformat(moment)).total_seconds()
+
+
+async def test_overdue_leases_are_found_without_a_look_at_living_ones(database_url: str) -> None:
+    connection = await asyncpg.connect(database_url)
+    await connection.execute(
+        "insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id) "
+        "select 0, n, queue.id, 1, now(), until, until, until, 'w' "
+        "from queue, generate_series(1, 20000) n, "
+        "lateral (select now() + interval '1 hour' * case when n % 1000 = 0 then -1 else 1 end as until) _"
+    )
+    await connection.execute("analyze lease")
+    await connection.execute(f"prepare overdue (smallint[], bigint, text, bigint) as {OVERDUE}")
+    (plan,) = orjson.loads(await connection.fetchval("explain (analyze, format json) execute overdue('{0}', null, null, 100)"))
+    nodes = list(walk(plan["Plan"]))
+    assert "lease_check" in {node.get("Index Name") for node in nodes}
+    assert max(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in nodes) == 20
+    await connection.close()
+
+
+def walk(node: Json) -> Iterator[Json]:
+    yield node
+    for below in node.get("Plans", ()):
+        yield from walk(below)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 5, 6])

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness.metrics import samples, value
+from harness.postgres import execute
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
@@ -65,16 +66,26 @@ def test_reclaims_are_counted_once_each_with_their_lag(start_server: Callable[..
 
 
 @pytest.mark.scar(47)
-def test_active_leases_are_counted_by_queue_in_the_background(start_server: Callable[..., Server]) -> None:
-    first = start_server().api
-    first.put_queue("other")
-    first.send("default", *range(3))
-    first.send("other", 1)
-    first.claim("default", max_messages=3)
-    first.claim("other")
-    counting = start_server().api  # counts at its start
-    until(lambda: samples(counting, "leasebeat_active_leases"))
-    assert samples(counting, "leasebeat_active_leases") == {(("queue", "default"),): 3, (("queue", "other"),): 1}
+def test_leases_and_messages_are_counted_by_queue_in_the_background(start_server: Callable[..., Server], database_url: str) -> None:
+    api = start_server().api
+    api.put_queue("other")
+    api.send("default", *range(5))
+    api.send("other", 1)
+    api.claim("default", max_messages=3)
+    api.claim("other")
+    execute(
+        database_url, "update lease set granted_at = now() - interval '3 minutes' where message_id = (select min(message_id) from lease)"
+    )
+    stale = {(("queue", "default"),): 1, (("queue", "other"),): 0}
+    until(lambda: samples(api, "leasebeat_stale_leases") == stale, timeout=40, pause=0.1)
+    assert samples(api, "leasebeat_active_leases") == {(("queue", "default"),): 3, (("queue", "other"),): 1}
+    messages = samples(api, "leasebeat_messages")
+    assert {labels: n for labels, n in messages.items() if n} == {
+        (("queue", "default"), ("status", "in_progress")): 3,
+        (("queue", "default"), ("status", "pending")): 2,
+        (("queue", "other"), ("status", "in_progress")): 1,
+    }
+    assert len(messages) == 12  # a state that is empty is shown so
 
 
 def test_parked_claims_are_a_gauge_that_comes_down_again(start_server: Callable[..., Server]) -> None:

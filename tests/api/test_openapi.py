@@ -9,6 +9,7 @@ from harness.spec import METHODS, Json, Operation, document, operations, unwrap,
 
 OPERATIONS = """
 DELETE /queues/{queue}
+DELETE /workers/{worker_id}
 GET    /healthz
 GET    /leases
 GET    /messages/{message_id}
@@ -18,8 +19,13 @@ GET    /queues
 GET    /queues/{queue}
 GET    /queues/{queue}/messages
 GET    /readyz
+GET    /recovery
+GET    /stats
+GET    /workers
+GET    /workers/{worker_id}
 POST   /ack
 POST   /beat
+POST   /messages/{message_id}/cancel
 POST   /nack
 POST   /queues/{queue}/leases
 POST   /queues/{queue}/messages
@@ -27,7 +33,9 @@ POST   /queues/{queue}/pause
 POST   /queues/{queue}/purge
 POST   /queues/{queue}/redrive
 POST   /queues/{queue}/resume
+POST   /recovery/sweep
 POST   /release
+POST   /workers/{worker_id}/drain
 PUT    /queues/{queue}
 """
 

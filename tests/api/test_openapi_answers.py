@@ -92,6 +92,9 @@ def work(api: Api, queue: str) -> None:
     api.call("GET", f"/queues/{queue}/messages")
     api.call("GET", f"/queues/{queue}/messages", params={"limit": 1, "status": "completed"})
     api.call("GET", "/leases", params={"queue": queue, "limit": 1})
+    api.call("POST", "/recovery/sweep", {})
+    api.call("GET", "/recovery")
+    api.call("GET", "/stats")
 
 
 def operate(api: Api, queue: str) -> None:
@@ -112,15 +115,30 @@ def refuse(api: Api, queue: str) -> None:
         client.request(method, path, content=b"{}")
         client.request(method, path, json={"unknown_field": 1})
         client.request(method, path, content=b" " * (8 * 1024 * 1024 + 1), headers={"content-type": "application/json"})
-    for verb in ("beat", "ack", "nack", "release"):
+    for verb in ("beat", "ack", "nack", "release", "recovery/sweep"):
         client.post(f"/{verb}", content=b"{}")
-        client.post(f"/{verb}", json={})
+        client.post(f"/{verb}", json={"unknown_field": 1})
         client.post(f"/{verb}", content=b" " * (8 * 1024 * 1024 + 1), headers={"content-type": "application/json"})
     client.post("/queues/nope/messages", json={"messages": [{"body": 1}]})
     client.post("/queues/nope/leases", json={"worker_id": "w"})
-    for path in ("/queues/nope", "/queues/nope/messages", "/messages/0", "/messages/0/checkpoints", "/leases?queue=nope"):
+    for path in (
+        "/queues/nope",
+        "/queues/nope/messages",
+        "/messages/0",
+        "/messages/0/checkpoints",
+        "/leases?queue=nope",
+        "/stats?queue=nope",
+    ):
         client.get(path)
-    for path in ("/queues/%20", "/queues/%20/messages", "/messages/x", "/messages/x/checkpoints", "/leases?limit=0", "/queues?limit=0"):
+    for path in (
+        "/queues/%20",
+        "/queues/%20/messages",
+        "/messages/x",
+        "/messages/x/checkpoints",
+        "/leases?limit=0",
+        "/queues?limit=0",
+        "/stats?queue=",
+    ):
         client.get(path)
     client.delete("/queues/nope")
     client.delete("/queues/%20")

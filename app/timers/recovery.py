@@ -1,0 +1,21 @@
+"""Brings this replica's scans into the totals of all replicas, every few seconds."""
+
+import asyncio
+
+import structlog
+
+from app.store.faults import UnavailableError
+from app.store.recovery import Recovery
+
+_INTERVAL_S = 5.0
+
+log = structlog.get_logger(__name__)
+
+
+async def run_recovery(recovery: Recovery) -> None:
+    while True:
+        await asyncio.sleep(_INTERVAL_S)
+        try:
+            await recovery.save()
+        except UnavailableError as error:
+            log.warning("scans not counted yet", reason=str(error))

@@ -1,0 +1,101 @@
+"""What runs in the background: by one replica at a time, with plans that are good at any size, and nothing ends it."""
+
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import TypeAlias
+
+import asyncpg
+import pytest
+from harness.postgres import execute, number
+from harness.server import Server
+from harness.wait import until
+
+from app.store.chores import Chore
+from app.store.database import HOT_SESSION
+from app.store.derive import DERIVE
+from app.store.retain import FORGET, RETAIN
+from app.store.trim import TRIM
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+STATEMENTS = {
+    Chore.TRIM: (
+        TRIM,
+        "smallint, timestamptz, float8, bigint",
+        "0, null, 3600, 1000",
+        {"checkpoint_recent", "checkpoint_history", "checkpoint_pkey"},
+    ),
+    Chore.RETAIN: (RETAIN, "smallint, bigint", "0, 1000", {"message_finished", "message_pkey", "checkpoint_pkey"}),
+    Chore.FORGET: (FORGET, "smallint, bigint", "0, 1000", {"send_request_age", "send_request_pkey"}),
+    Chore.DERIVE: (DERIVE, "smallint", "0", {"message_finished", "queue_pkey"}),
+}
+
+LONG_HISTORY = """
+insert into checkpoint (shard, message_id, generation, kind, facts, history)
+select 0, 1000000, n, 'nacked', '{}', 'task' from generate_series(1, 120) n
+"""
+FINISHED = """
+insert into message (shard, queue_id, body, priority, fairness_key, status, started_at, finished_at)
+select 0, id, '1', 0, '', 'completed', now() - interval '{0} seconds', now() - interval '{0} seconds' from queue, generate_series(1, 20)
+"""
+OLD_REQUEST = """
+insert into send_request (shard, queue_id, key, digest, message_ids, created_at) values (0, 1, '', '', '{}', now() - interval '2 days')
+"""
+
+# Something to do for each chore, and a query that says how much of it is left.
+WORK = {
+    Chore.TRIM: (LONG_HISTORY, "select count(*) - 100 from checkpoint"),
+    Chore.RETAIN: (FINISHED.format(700_000), "select count(*) from message"),
+    Chore.FORGET: (OLD_REQUEST, "select count(*) from send_request"),
+    Chore.DERIVE: (FINISHED.format(10), "select count(*) from queue where adaptive and derived_samples is null"),
+}
+
+
+@pytest.fixture
+async def own_sql(database_url: str) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(database_url, server_settings=HOT_SESSION | {"plan_cache_mode": "force_generic_plan"})
+    yield connection
+    await connection.close()
+
+
+@pytest.mark.parametrize("chore", STATEMENTS, ids=lambda chore: chore.name.lower())
+async def test_plans_made_on_an_empty_database_go_by_the_index(own_sql: Connection, chore: Chore) -> None:
+    statement, types, arguments, indexes = STATEMENTS[chore]
+    await own_sql.execute(f"prepare chore ({types}) as {statement}")
+    plan = "\n".join(row[0] for row in await own_sql.fetch(f"explain execute chore ({arguments})"))
+    assert set(re.findall(r"using (\w+)", plan)) == indexes
+    assert set(re.findall(r"Seq Scan on (\w+)", plan)) <= {"queue"}  # a few rows, each of which is looked at
+
+
+@pytest.mark.parametrize("chore", WORK, ids=lambda chore: chore.name.lower())
+async def test_a_chore_is_left_alone_while_another_replica_is_at_it(own_sql: Connection, database_url: str, chore: Chore) -> None:
+    do, left = WORK[chore]
+    statement, types, arguments, _ = STATEMENTS[chore]
+    await own_sql.execute("update queue set adaptive = true")
+    await own_sql.execute(do)
+    await own_sql.execute(f"prepare chore ({types}) as {statement}")
+    before = await own_sql.fetchval(left)
+    assert before > 0
+    other = await asyncpg.connect(database_url)
+    async with other.transaction():
+        await other.execute("select pg_advisory_xact_lock($1, 0)", chore.value)
+        await own_sql.execute(f"execute chore ({arguments})")
+        assert await own_sql.fetchval(left) == before
+    await other.close()
+    await own_sql.execute(f"execute chore ({arguments})")
+    assert await own_sql.fetchval(left) == 0
+
+
+def test_a_chore_that_fails_holds_up_no_other_and_is_tried_again(start_server: Callable[..., Server], database_url: str) -> None:
+    do, left = WORK[Chore.TRIM]
+    execute(database_url, do)
+    execute(database_url, FINISHED.format(700_000))
+    execute(database_url, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
+    execute(database_url, "create trigger refuse before delete on checkpoint for each row execute function refuse()")
+    server = start_server()
+    until(lambda: "chore put off" in server.log, 40, 0.1)
+    until(lambda: number(database_url, "select count(*) from message") == 0, 40, 0.1)
+    assert number(database_url, left) == 20
+    execute(database_url, "drop trigger refuse on checkpoint")
+    until(lambda: number(database_url, left) == 0, 40, 0.1)
+    assert "Traceback" not in server.log
