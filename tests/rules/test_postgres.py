@@ -25,6 +25,7 @@ from app.store.fate import FATE
 from app.store.nack import NACK
 from app.store.reclaim import RECLAIM
 from app.store.release import RELEASE
+from app.store.send_once import SEND_ONCE
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
@@ -85,11 +86,11 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
 
 
 @pytest.mark.scar(39)
-@pytest.mark.parametrize("verb", ["ack", "beat", "claim", "fate", "nack", "reclaim", "release", "repeated"])
+@pytest.mark.parametrize("verb", ["ack", "beat", "claim", "fate", "nack", "reclaim", "release", "repeated", "send_once"])
 async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Connection, verb: str) -> None:
     """Postgres keeps such plans. Each must reach rows by the keys they have, and must not join two batches with one another."""
     await own_sql.execute("set plan_cache_mode = force_generic_plan")
-    ids, nothing = [1, 2, 3], [None] * 3
+    ids, words, nothing = [1, 2, 3], ["1", "2", "3"], [None] * 3
     statement, arguments = {
         "ack": (ACK, (ids, ids, nothing)),
         "beat": (BEAT, (ids, ids, nothing, nothing)),
@@ -99,6 +100,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "reclaim": (RECLAIM, (1000, [])),
         "release": (RELEASE, (ids, ids)),
         "repeated": (REPEATED, (["w"] * 3, ["a", "b", "c"], 1)),
+        "send_once": (SEND_ONCE, ([1], ids, words, [b""] * 3, *[ids] * 4, words, words, nothing, ids, ids, words, *[nothing] * 3)),
     }[verb]
     nodes = await explain(own_sql, statement, 0, *arguments)
     reads = [node for node in nodes if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
@@ -111,12 +113,14 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "message_ready",
         "lease_check",
         "lease_holder",
+        "message_dedup",
+        "send_request_pkey",
     }
     assert [node for node in reads if node["Index Name"].endswith("_pkey") and " = " not in node["Index Cond"]] == []
     joins = [node for node in nodes if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"]
     assert {node["Node Type"] for node in joins} <= {"Nested Loop"}
     for join in joins:
-        _, inner = join["Plans"]
+        (inner,) = (plan for plan in join["Plans"] if plan["Parent Relationship"] == "Inner")
         assert inner["Node Type"] not in {"CTE Scan", "Materialize", "Function Scan"}
 
 
