@@ -52,8 +52,7 @@ class SentMessage(NamedTuple):
     duplicate: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(NamedTuple):
     """The answer to a call, and how many messages it has stored: none if it repeats an earlier one."""
 
     messages: list[SentMessage]
