@@ -89,6 +89,11 @@ def worker_not_found(worker_id: str) -> ProblemError:
     return ProblemError(404, "worker-not-found", "No such worker", f"There is no worker named {worker_id!r} in the registry.")
 
 
+def idempotency_key_reused(queue: str) -> ProblemError:
+    detail = f"Within the last day, a request with this Idempotency-Key and another body was sent to {queue!r}. Nothing was stored."
+    return ProblemError(422, "idempotency-key-reused", "The Idempotency-Key belongs to another request", detail)
+
+
 def invalid_request(errors: Sequence[Any]) -> ProblemError:
     """Name the fields that are wrong. The input itself is not repeated: it may be a secret, and it may be large."""
     fields = [FieldError(field=_field(error["loc"]), message=error["msg"]) for error in errors[:_MOST_ERRORS]]

@@ -39,6 +39,7 @@ class HotRoute(APIRoute):
                 raw = await read(request)
             except ClientDisconnect:
                 return
+            request._body = raw  # type: ignore[assignment]  # noqa: SLF001 - what `request.body()` returns; it could not read it again
             body = validate(raw)
             response: Response = await endpoint(request=request, body=body, **request.path_params)
             await response(scope, receive, send)

@@ -7,14 +7,15 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.api import schemas
 from app.api.hot import hot_router, json_response
+from app.api.idempotency import IDEMPOTENCY_KEY, request_key
 from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number, is_id
 from app.api.rows import checkpoint_view, message_view, page
 from app.api.service import service_of
-from app.errors import ProblemError, documented, message_not_found, queue_not_found
+from app.errors import ProblemError, documented, idempotency_key_reused, message_not_found, queue_not_found
 from app.leases.states import Status
 from app.store.faults import OverloadedError
 from app.store.models import STATUSES
-from app.store.send import NewMessage
+from app.store.sending import NewMessage, NotSent
 
 hot = hot_router("messages")
 router = APIRouter(tags=["messages"])
@@ -29,22 +30,28 @@ _TRIES = 10
     response_model=schemas.SendResponse,
     summary="Send messages",
     responses=documented(404, 413, 415, 422, 503),
+    openapi_extra={"parameters": [IDEMPOTENCY_KEY]},
 )
 async def send_messages(queue: QueuePath, body: schemas.SendRequest, request: Request) -> Response:
-    """Store 1 to 1000 messages, all of them or none. They are stored when this answers 201."""
+    """Store 1 to 1000 messages, all of them or none. They are stored when this answers 201.
+
+    Messages whose `dedup_key` is known are not stored; each is answered with the first one. With an `Idempotency-Key`, the call may be
+    repeated for a day: the same body stores nothing and is answered with the same ids, another body is refused.
+    """
     service = service_of(request)
     messages = [_new_message(message) for message in body.messages]
-    ids = await service.store.send(await service.queue_named(queue), messages)
-    if ids is None:
+    key = await request_key(request)
+    sent = await service.store.send(await service.queue_named(queue), messages, key)
+    if sent is NotSent.QUEUE_GONE:
         # The name was remembered, and its queue has been deleted: perhaps there is a new one.
-        ids = await service.store.send(await service.queue_named(queue, fresh=True), messages)
-    if ids is None:
-        raise queue_not_found(queue)
-    sent = [
-        {"id": str(each), "status": "scheduled" if message.delay > 0 else "pending", "duplicate": False}
-        for each, message in zip(ids, messages, strict=True)
-    ]
-    return json_response({"messages": sent}, 201)
+        sent = await service.store.send(await service.queue_named(queue, fresh=True), messages, key)
+    match sent:
+        case NotSent.QUEUE_GONE:
+            raise queue_not_found(queue)
+        case NotSent.KEY_REUSED:
+            raise idempotency_key_reused(queue)
+    answer = [{"id": str(each.id), "status": each.status, "duplicate": each.duplicate} for each in sent.messages]
+    return json_response({"messages": answer}, 201)
 
 
 @hot.post(
@@ -121,4 +128,5 @@ def _new_message(message: schemas.NewMessage) -> NewMessage:
         work_type=message.work_type,
         task_id=message.task_id,
         max_attempts=message.max_attempts,
+        dedup_key=message.dedup_key,
     )

@@ -211,7 +211,11 @@ class SendRequest(Wire):
 
 class SentMessage(Wire):
     id: str = Field(description="The message's id.", examples=["42"])
-    status: Status = Field(description="Its state: `pending`, or `scheduled` if it was sent with a delay.", examples=["pending"])
+    status: Status = Field(
+        description="Its state when it was stored, also in the answer to a repeated request: `pending`, or `scheduled` if it was sent with "
+        "a delay. Of a duplicate: its state now.",
+        examples=["pending"],
+    )
     duplicate: bool = Field(
         description="True if a message with this `dedup_key` was there already: this is that one, as it is now.", examples=[False]
     )

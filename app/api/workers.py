@@ -45,7 +45,7 @@ async def get_worker(worker_id: WorkerPath, request: Request) -> Response:
     row = await workers.get(service.database.reads, worker_id)
     if row is None:
         raise worker_not_found(worker_id)
-    leases = await service.store.reads.leases(queue_id=None, worker_id=worker_id, overdue=None, after=0, limit=_SHOWN_LEASES)
+    _, leases = await service.store.reads.leases(queue_id=None, worker_id=worker_id, overdue=None, after=0, limit=_SHOWN_LEASES)
     held = len(leases) if len(leases) < _SHOWN_LEASES else await workers.count_held(service.database.reads, worker_id)
     return json_response(worker_view(row, held) | {"leases": [active_lease_view(lease) for lease in leases]})
 

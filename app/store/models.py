@@ -233,7 +233,10 @@ class Checkpoint(SQLModel, table=True):
 
 
 class SendRequest(SQLModel, table=True):
-    """A send that bore an Idempotency-Key: the digest of its body, and the ids that its messages got or would have got."""
+    """A send that bore an Idempotency-Key: the digest of its body, and the ids of its messages.
+
+    The id of a message that was a duplicate is negative.
+    """
 
     __tablename__ = "send_request"
     __table_args__ = (Index("send_request_age", "created_at"),)

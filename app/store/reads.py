@@ -71,10 +71,25 @@ from lease
 join queue on queue.id = lease.queue_id
 where lease.shard = any($1::smallint[]) and lease.message_id > $2
   and ($3::bigint is null or lease.queue_id = $3)
-  and ($4::text is null or lease.worker_id = $4)
-  and ($5::bool is null or (lease.expires_at <= now()) = $5)
+  and ($4::bool is null or (lease.expires_at <= now()) = $4)
 order by lease.message_id
-limit $6
+limit $5
+"""
+
+_LEASES_OF_WORKER = f"""
+-- Locks: none. Index: lease_holder, by one probe per queue.
+select {_LEASE_FACTS}
+from queue
+cross join lateral (
+    select * from lease
+    where lease.shard = queue.shard and lease.queue_id = queue.id and lease.worker_id = $6
+    offset 0  -- probed once per queue, never the other way round
+) as lease
+where lease.shard = any($1::smallint[]) and lease.message_id > $2
+  and ($3::bigint is null or queue.id = $3)
+  and ($4::bool is null or (lease.expires_at <= now()) = $4)
+order by lease.message_id
+limit $5
 """
 
 OVERDUE = f"""
@@ -118,7 +133,9 @@ class Reads:
         self, *, queue_id: int | None, worker_id: str | None, overdue: bool | None, after: int, limit: int
     ) -> tuple[datetime, list[Row]]:
         """Return the moment of the read and up to `limit` active leases by message id, from the first after `after` on."""
-        return await self._as_of(_LEASES, self._shards, after, queue_id, worker_id, overdue, limit)
+        if worker_id is None:
+            return await self._as_of(_LEASES, self._shards, after, queue_id, overdue, limit)
+        return await self._as_of(_LEASES_OF_WORKER, self._shards, after, queue_id, overdue, limit, worker_id)
 
     async def overdue_leases(self, *, queue_id: int | None, worker_id: str | None, limit: int) -> tuple[datetime, list[Row]]:
         """Return the moment of the read and up to `limit` leases that have run out, the longest overdue first."""

@@ -1,8 +1,10 @@
 """Send: store messages, all of a call or none."""
 
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 from app.store.database import Pool, fetch
+from app.store.send_once import send_once
+from app.store.sending import NotSent, Sending, Sent, SentMessage
 
 SEND = """
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages.
@@ -21,30 +23,10 @@ returning id, queue_id
 """
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
-    """One message to store. JSON values are given as their text."""
-
-    body: str = field(repr=False)
-    headers: str | None = field(repr=False)
-    priority: int
-    delay: float
-    fairness_key: str
-    work_type: str | None
-    task_id: str | None
-    max_attempts: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Sending:
-    """The messages of one call, for one queue."""
-
-    queue_id: int
-    messages: list[NewMessage] = field(repr=False)
-
-
-async def send(pool: Pool, shard: int, sendings: list[Sending]) -> list[list[int] | None]:
-    """Store every message; return each call's ids in order, or None for a call whose queue is gone."""
+async def send(pool: Pool, shard: int, sendings: list[Sending]) -> list[Sent | NotSent]:
+    """Store every message whose keys are new. A batch without any key takes a shorter way."""
+    if any(sending.has_keys for sending in sendings):
+        return await send_once(pool, shard, sendings)
     messages = [message for sending in sendings for message in sending.messages]
     rows = await fetch(
         pool,
@@ -63,4 +45,9 @@ async def send(pool: Pool, shard: int, sendings: list[Sending]) -> list[list[int
     )
     open_queues = {row["queue_id"] for row in rows}
     ids = iter(sorted(row["id"] for row in rows))
-    return [[next(ids) for _ in sending.messages] if sending.queue_id in open_queues else None for sending in sendings]
+    return [_stored(sending, ids) if sending.queue_id in open_queues else NotSent.QUEUE_GONE for sending in sendings]
+
+
+def _stored(sending: Sending, ids: Iterator[int]) -> Sent:
+    sent = [SentMessage(next(ids), message.first_status, duplicate=False) for message in sending.messages]
+    return Sent(sent, stored=len(sent))

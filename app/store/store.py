@@ -30,7 +30,8 @@ from app.store.recovery import Recovery
 from app.store.redrive import redrive
 from app.store.registry import Registry
 from app.store.release import Release, release
-from app.store.send import NewMessage, Sending, send
+from app.store.send import send
+from app.store.sending import NewMessage, NotSent, RequestKey, Sending, Sent
 from app.store.settle import Settled
 from app.store.tally import Tally
 from app.store.wakeups import Wakeups
@@ -75,20 +76,20 @@ class Store:
         self._nack = lanes("nack", database.work, nack)
         self._release = lanes("release", database.work, release)
 
-    async def send(self, queue: QueueRef, messages: list[NewMessage]) -> list[int] | None:
-        """Store the messages and return their ids, or None if the queue is gone.
+    async def send(self, queue: QueueRef, messages: list[NewMessage], request: RequestKey | None = None) -> Sent | NotSent:
+        """Store those of the messages that are new, unless the request as a whole was here before.
 
         Raises:
             RowFaultError: Postgres refuses one of them; none is stored.
 
         """
-        (ids,) = await self._send[queue.shard].submit([Sending(queue.id, messages)], size=len(messages))
-        if isinstance(ids, RowFaultError):
-            raise ids
-        if ids is not None:
-            self.tally.sends += len(ids)
+        (verdict,) = await self._send[queue.shard].submit([Sending(queue.id, messages, request)], size=len(messages))
+        if isinstance(verdict, RowFaultError):
+            raise verdict
+        if isinstance(verdict, Sent) and verdict.stored:
+            self.tally.sends += verdict.stored
             self._note_ready([queue.id], (message.delay for message in messages))
-        return ids
+        return verdict
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
         """Return leases, waiting up to `wait` seconds for the first. Cancelling it gives back whatever is granted too late.

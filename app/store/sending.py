@@ -1,0 +1,66 @@
+"""What is sent, and what becomes of it."""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessage:
+    """One message to store. JSON values are given as their text."""
+
+    body: str = field(repr=False)
+    headers: str | None = field(repr=False)
+    priority: int
+    delay: float
+    fairness_key: str
+    work_type: str | None
+    task_id: str | None
+    max_attempts: int | None
+    dedup_key: str | None
+
+    @property
+    def first_status(self) -> str:
+        return "scheduled" if self.delay > 0 else "pending"
+
+
+class RequestKey(NamedTuple):
+    """What a call is known by when it is repeated: its Idempotency-Key, and the digest of its body."""
+
+    key: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """The messages of one call, for one queue."""
+
+    queue_id: int
+    messages: list[NewMessage] = field(repr=False)
+    request: RequestKey | None
+
+    @property
+    def has_keys(self) -> bool:
+        return self.request is not None or any(message.dedup_key is not None for message in self.messages)
+
+
+class SentMessage(NamedTuple):
+    """The message that one of a call has become; a duplicate is an earlier one, as it is now."""
+
+    id: int
+    status: str
+    duplicate: bool
+
+
+class Sent(NamedTuple):
+    """The answer to a call, and how many messages it has stored: none if it repeats an earlier one."""
+
+    messages: list[SentMessage]
+    stored: int
+
+
+class NotSent(Enum):
+    """Why nothing of a call is stored."""
+
+    QUEUE_GONE = auto()
+    KEY_REUSED = auto()

@@ -1,0 +1,33 @@
+"""A transaction that the test holds open, and that statements of the service wait for."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import asyncpg
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+
+_WAITING = "select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
+
+
+@asynccontextmanager
+async def holding(database_url: str, statement: str, *arguments: object) -> AsyncIterator[Connection]:
+    """Run the statement, and keep its locks until the block ends or the test commits by itself."""
+    connection = await asyncpg.connect(database_url)
+    try:
+        await connection.execute("begin")
+        await connection.execute(statement, *arguments)
+        yield connection
+        await connection.execute("commit")
+    finally:
+        await connection.close()
+
+
+async def until_somebody_waits(connection: Connection, sessions: int = 1) -> None:
+    """Return once this many sessions of the database wait for a lock."""
+    async with asyncio.timeout(20):
+        while await connection.fetchval(_WAITING) < sessions:
+            await asyncio.sleep(0.01)
+            await connection.execute("select pg_stat_clear_snapshot()")
