@@ -42,11 +42,11 @@ Start = Callable[..., Running]
 
 def park(request: Received) -> Answer:
     time.sleep(min(request.body["wait"], 0.02))
-    return Answer({"leases": [], "waited": 0.0})
+    return grant()
 
 
-def grant(*leases: dict[str, Any]) -> Answer:
-    return Answer({"leases": list(leases), "waited": 0.0})
+def grant(*leases: dict[str, Any], drain: bool = False) -> Answer:
+    return Answer({"leases": list(leases), "waited": 0.0, "drain": drain})
 
 
 def paths(service: ScriptedService) -> list[str]:

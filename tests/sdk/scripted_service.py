@@ -180,6 +180,7 @@ def message(**changes: object) -> dict[str, Any]:
         "created_at": MOMENT,
         "attempt_count": 0,
         "max_attempts": 3,
+        "source_queue": None,
         "progress": None,
         "detail": None,
         **changes,
@@ -209,13 +210,16 @@ def beat_result(
 
 def verdicts(status: str, **more: object) -> Callable[[Received], Answer]:
     """Give the same verdict to each lease of a call."""
-
-    def answer(request: Received) -> Answer:
-        return Answer({"results": [{"receipt": item["receipt"], "status": status, **more} for item in request.body["leases"]]})
-
-    return answer
+    return lambda request: Answer({"results": _results(request, status, more)})
 
 
-def beats(status: str = "extended", expires_in: float | None = 60.0, next_beat_in: float | None = 10.0) -> Callable[[Received], Answer]:
+def beats(
+    status: str = "extended", expires_in: float | None = 60.0, next_beat_in: float | None = 10.0, *, drain: bool = False
+) -> Callable[[Received], Answer]:
     """Answer each beat of a call in the same way."""
-    return verdicts(status, expires_at=MOMENT, expires_in=expires_in, next_beat_in=next_beat_in)
+    more = {"expires_at": MOMENT, "expires_in": expires_in, "next_beat_in": next_beat_in}
+    return lambda request: Answer({"results": _results(request, status, more), "drain": drain})
+
+
+def _results(request: Received, status: str, more: Mapping[str, object]) -> list[dict[str, object]]:
+    return [{"receipt": item["receipt"], "status": status, **more} for item in request.body["leases"]]

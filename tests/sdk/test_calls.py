@@ -1,6 +1,7 @@
 """Requests and answers, without a network: the wire is exactly what the service's models say."""
 
 import json
+import pickle
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,11 +9,12 @@ import pytest
 from sdk.scripted_service import beat_result, lease, message
 
 import leasebeat
-from leasebeat import Ack, Beat, Nack, NewMessage
+from leasebeat import Ack, Backoff, Beat, Bounds, Nack, NewMessage
 from leasebeat._call import Call, Reply, finish
-from leasebeat._calls import leases, messages, platform, queues
+from leasebeat._calls import figures, leases, messages, platform, queues, registry
 
 MOMENT = datetime(2026, 12, 1, 12, tzinfo=UTC)
+COUNTS = {"scheduled": 1, "pending": 2, "in_progress": 3, "completed": 4, "failed": 5, "cancelled": 6}
 
 
 def reply(payload: object, status: int = 200, *, sent_at: float = 100.0, answered_at: float = 101.0) -> Reply:
@@ -30,6 +32,29 @@ def test_put_queue_sends_only_what_is_given() -> None:
     call = queues.put_queue("reports", visibility_timeout=30, weights={"a": 2}, progress_required=False)
     assert (call.method, call.path) == ("PUT", "/queues/reports")
     assert sent(call) == {"visibility_timeout": 30, "weights": {"a": 2}, "progress_required": False}
+    assert sent(queues.put_queue("reports")) == {}
+
+
+def test_put_queue_sends_nested_settings_whole() -> None:
+    call = queues.put_queue(
+        "q",
+        backoff=Backoff(initial=5),
+        dead_letter_queue="dead",
+        max_in_flight=9,
+        retention=60,
+        adaptive=True,
+        adaptive_bounds=Bounds(min=1, max=2),
+        paused=False,
+    )
+    assert sent(call) == {
+        "backoff": {"initial": 5, "factor": 2.0, "max": 900.0, "jitter": True},
+        "dead_letter_queue": "dead",
+        "max_in_flight": 9,
+        "retention": 60,
+        "adaptive": True,
+        "adaptive_bounds": {"min": 1, "max": 2},
+        "paused": False,
+    }
 
 
 def test_send_always_has_a_body_and_leaves_out_defaults() -> None:
@@ -47,7 +72,55 @@ def test_send_many_keeps_the_order() -> None:
     ]
 
 
-def test_only_sending_is_not_repeatable() -> None:
+def test_each_send_has_a_key_of_its_own() -> None:
+    first, second = messages.send("q", 1), messages.send_many("q", [NewMessage(1)])
+    keys = [call.headers["idempotency-key"] for call in (first, second)]
+    assert [len(key) for key in keys] == [32, 32]
+    assert keys[0] != keys[1]
+    assert messages.send("q", 1, idempotency_key="mine").headers == {"idempotency-key": "mine"}
+    assert messages.send_many("q", [], idempotency_key="mine").headers == {"idempotency-key": "mine"}
+
+
+@pytest.mark.parametrize("key", ["", " ", "a ", "a\nb", "é", "a\0"])
+def test_a_key_that_is_no_header_is_refused(key: str) -> None:
+    with pytest.raises(ValueError, match="idempotency key"):
+        messages.send("q", 1, idempotency_key=key)
+
+
+def test_a_dedup_key_goes_with_its_message() -> None:
+    assert sent(messages.send("q", 1, dedup_key="invoice-7")) == {"messages": [{"body": 1, "dedup_key": "invoice-7"}]}
+    assert sent(messages.send_many("q", [NewMessage(1, dedup_key="a"), NewMessage(2)]))["messages"] == [
+        {"body": 1, "dedup_key": "a"},
+        {"body": 2},
+    ]
+
+
+OPERATOR_CALLS: list[tuple[Call[Any], str, str, Any]] = [
+    (messages.cancel_message("7"), "POST", "/messages/7/cancel", {}),
+    (queues.pause_queue("q"), "POST", "/queues/q/pause", {}),
+    (queues.resume_queue("q"), "POST", "/queues/q/resume", {}),
+    (queues.purge_queue("q"), "POST", "/queues/q/purge", {}),
+    (queues.purge_queue("q", ["failed", "cancelled"]), "POST", "/queues/q/purge", {"statuses": ["failed", "cancelled"]}),
+    (queues.purge_queue("q", "failed"), "POST", "/queues/q/purge", {"statuses": ["failed"]}),
+    (queues.redrive("q"), "POST", "/queues/q/redrive", {}),
+    (queues.redrive("q", limit=5, to="other"), "POST", "/queues/q/redrive", {"limit": 5, "to": "other"}),
+    (registry.list_workers(), "GET", "/workers", None),
+    (registry.get_worker("w"), "GET", "/workers/w", None),
+    (registry.drain_worker("w"), "POST", "/workers/w/drain", {"draining": True}),
+    (registry.drain_worker("w", draining=False), "POST", "/workers/w/drain", {"draining": False}),
+    (registry.delete_worker("w"), "DELETE", "/workers/w", None),
+    (figures.stats(), "GET", "/stats", None),
+    (figures.sweep(), "POST", "/recovery/sweep", {}),
+    (figures.recovery(), "GET", "/recovery", None),
+]
+
+
+@pytest.mark.parametrize(("call", "method", "path", "body"), OPERATOR_CALLS)
+def test_what_an_operator_calls(call: Call[Any], method: str, path: str, body: Any) -> None:
+    assert (call.method, call.path, sent(call)) == (method, path, body)
+
+
+def test_only_a_limited_redrive_is_not_repeatable() -> None:
     calls: list[Call[Any]] = [
         queues.put_queue("q"),
         queues.get_queue("q"),
@@ -64,10 +137,13 @@ def test_only_sending_is_not_repeatable() -> None:
         leases.list_leases(),
         platform.healthz(),
         platform.readyz(),
+        messages.send("q", 1),
+        messages.send_many("q", [NewMessage(1)]),
+        *(call for call, *_ in OPERATOR_CALLS if not call.path.endswith("/redrive")),
+        queues.redrive("q", to="other"),
     ]
     assert all(call.repeatable for call in calls)
-    assert not messages.send("q", 1).repeatable
-    assert not messages.send_many("q", [NewMessage(1)]).repeatable
+    assert not queues.redrive("q", limit=5).repeatable
 
 
 def test_each_claim_has_a_name_of_its_own() -> None:
@@ -81,6 +157,9 @@ def test_claim_sends_what_is_given() -> None:
     call = leases.claim("q", worker_id="w", max_messages=3, visibility_timeout=9.5, wait=20, claim_id="c", confirm_within=2)
     assert (call.path, call.wait) == ("/queues/q/leases", 20)
     assert sent(call) == {"worker_id": "w", "max_messages": 3, "visibility_timeout": 9.5, "wait": 20, "claim_id": "c", "confirm_within": 2}
+    filtered = leases.claim("q", worker_id="w", claim_id="c", work_types=("a", "b"), task_id="t", host="h", version="1")
+    assert sent(filtered) | {"work_types": ["a", "b"], "task_id": "t", "host": "h", "version": "1"} == sent(filtered)
+    assert sent(leases.claim("q", worker_id="w", work_types="transcode"))["work_types"] == ["transcode"]
 
 
 def test_settling_sends_receipts_of_leases_and_receipts_alike() -> None:
@@ -93,6 +172,7 @@ def test_settling_sends_receipts_of_leases_and_receipts_alike() -> None:
     assert sent(leases.nack_many([Nack(held, "disk full", 2.5, retryable=False)])) == {
         "leases": [{"receipt": "r-1", "error": "disk full", "delay": 2.5, "retryable": False}]
     }
+    assert sent(leases.nack_many([Nack("r-2")])) == {"leases": [{"receipt": "r-2", "retryable": True}]}, "the backoff is the queue's"
     assert sent(leases.release_many([held, "r-2"])) == {"leases": [{"receipt": "r-1"}, {"receipt": "r-2"}]}
 
 
@@ -101,6 +181,9 @@ def test_queries_name_only_what_is_given() -> None:
     assert leases.list_leases(queue="q", overdue=False).query == {"queue": "q", "overdue": "false"}
     assert queues.list_queues(cursor="a", limit=5).query == {"cursor": "a", "limit": "5"}
     assert queues.list_queues().query == {}
+    assert registry.list_workers(cursor="a", limit=5).query == {"cursor": "a", "limit": "5"}
+    assert figures.stats("q").query == {"queue": "q"}
+    assert figures.stats().query == {}
     assert queues.delete_queue("q", force=True).query == {"force": "true"}
     assert queues.delete_queue("q").query == {}
 
@@ -110,10 +193,14 @@ def test_a_name_stays_one_part_of_the_path(name: str, path: str) -> None:
     assert queues.get_queue(name).path == path
 
 
-@pytest.mark.parametrize("name", ["", ".", ".."])
-def test_a_name_that_would_change_the_path_is_refused(name: str) -> None:
+@pytest.mark.parametrize(("name", "path"), [(".", "/workers/%2E"), ("..", "/workers/%2E%2E"), ("a..b", "/workers/a..b")])
+def test_a_name_of_dots_does_not_change_the_path(name: str, path: str) -> None:
+    assert registry.get_worker(name).path == path
+
+
+def test_an_empty_name_is_refused() -> None:
     with pytest.raises(ValueError, match="must not be empty"):
-        queues.delete_queue(name)
+        queues.delete_queue("")
 
 
 @pytest.mark.parametrize("body", [float("nan"), float("inf"), object(), {1, 2}])
@@ -154,12 +241,22 @@ def test_a_beat_result_counts_from_the_moment_of_sending() -> None:
     assert (result.status, result.valid_until, result.refused) == ("extended", 160.0, False)
 
 
+@pytest.mark.parametrize("drain", [False, True])
+def test_claims_and_beats_say_whether_to_drain(drain: bool) -> None:
+    claimed = finish(leases.claim("q", worker_id="w"), reply({"leases": [lease()], "drain": drain}))
+    beaten = finish(leases.beat_many([Beat("r")]), reply({"results": [beat_result("r")], "drain": drain}))
+    assert (claimed.drain, beaten.drain) == (drain, drain)
+    assert ([held.message.id for held in claimed], [result.status for result in beaten]) == (["42"], ["extended"])
+    copied = pickle.loads(pickle.dumps(claimed))
+    assert (copied, copied.drain) == (claimed, drain)
+
+
 def test_what_a_newer_service_adds_is_ignored() -> None:
     result = finish(leases.ack("r"), reply({"results": [{"receipt": "r", "status": "acked", "late": True, "novelty": 1}], "drain": True}))
     assert result.late
 
 
-def test_a_queue_keeps_its_warnings() -> None:
+def test_a_queue_is_typed_throughout() -> None:
     payload = {
         "name": "q",
         "visibility_timeout": 300.0,
@@ -170,13 +267,90 @@ def test_a_queue_keeps_its_warnings() -> None:
         "max_attempts": 3,
         "progress_required": False,
         "weights": {"a": 2},
+        "backoff": {"initial": 5.0, "factor": 3.0, "max": 60.0, "jitter": False},
+        "dead_letter_queue": "dead",
+        "max_in_flight": None,
+        "retention": 604800.0,
+        "adaptive": True,
+        "adaptive_bounds": {"min": 1.0, "max": 60.0},
+        "paused": False,
+        "derived": None,
+        "figures": {**COUNTS, "as_of": "2026-12-01T12:00:00Z"},
         "created_at": "2026-12-01T12:00:00Z",
         "updated_at": "2026-12-01T12:00:00Z",
         "warnings": ["mind the interval"],
     }
     page = finish(queues.list_queues(), reply({"items": [payload], "next_cursor": "q"}))
     assert page.next_cursor == "q"
-    assert (page.items[0].warnings, page.items[0].weights, page.items[0].created_at) == (("mind the interval",), {"a": 2}, MOMENT)
+    (queue,) = page.items
+    assert (queue.warnings, queue.weights, queue.created_at) == (("mind the interval",), {"a": 2}, MOMENT)
+    assert (queue.backoff, queue.adaptive_bounds) == (Backoff(initial=5, factor=3, max=60, jitter=False), Bounds(min=1, max=60))
+    assert (queue.derived, queue.figures) == (None, leasebeat.QueueFigures(**COUNTS, as_of=MOMENT))
+    derived: dict[str, Any] = {"visibility_timeout": 84.0, "beat_interval": 8.4, "sweep_interval": 16.8, "samples": 1000}
+    assert finish(queues.get_queue("q"), reply(payload | {"derived": derived})).derived == leasebeat.DerivedTimes(**derived)
+
+
+def test_stats_are_typed_throughout() -> None:
+    payload = {
+        "as_of": None,
+        "refresh": 10.0,
+        "leases": {"active": 40, "stale": 1, "overdue": 0},
+        "messages": COUNTS,
+        "retries": [{"attempt_count": 0, "completed": 118, "failed": 0}, {"attempt_count": 1, "completed": 2, "failed": 1}],
+    }
+    stats = finish(figures.stats(), reply(payload))
+    assert (stats.as_of, stats.leases, stats.messages) == (
+        None,
+        leasebeat.LeaseHealth(active=40, stale=1, overdue=0),
+        leasebeat.MessageCounts(**COUNTS),
+    )
+    assert [retry.completed for retry in stats.retries] == [118, 2]
+    assert finish(figures.stats(), reply(payload | {"as_of": "2026-12-01T12:00:00Z"})).as_of == MOMENT
+
+
+def test_a_worker_has_its_leases_and_a_list_of_leases_its_moment() -> None:
+    held = {
+        "message_id": "42",
+        "queue": "q",
+        "worker_id": "w",
+        "generation": 1,
+        "acquired_at": "2026-12-01T12:00:00Z",
+        "expires_at": "2026-12-01T12:00:00Z",
+        "expires_in": -2.0,
+        "expired": True,
+        "last_beat_at": None,
+        "since_beat": 12.0,
+        "overdue": 2.0,
+        "progress": None,
+        "detail": None,
+    }
+    worker = {
+        "worker_id": "w",
+        "host": None,
+        "version": "1.4.0",
+        "first_seen_at": "2026-12-01T12:00:00Z",
+        "last_seen_at": "2026-12-01T12:00:00Z",
+        "silent_for": 3.2,
+        "stale": False,
+        "draining": False,
+        "held_leases": 1,
+        "leases": [held],
+    }
+    page = finish(leases.list_leases(overdue=True), reply({"items": [held], "as_of": "2026-12-01T12:00:00Z", "next_cursor": None}))
+    found = finish(registry.get_worker("w"), reply(worker))
+    assert (page.as_of, page.items) == (MOMENT, found.leases)
+    assert (found.leases[0].overdue, found.leases[0].last_beat_at, found.last_seen_at) == (2.0, None, MOMENT)
+    assert finish(registry.delete_worker("w"), Reply(status=204, body=b"", retry_after=None, sent_at=0, answered_at=1)) is None
+
+
+def test_recovery_has_its_last_scan() -> None:
+    scan: dict[str, Any] = {"expired_found": 3, "recovered": 2, "failed": 1, "checkpoints_created": 3, "errors": 0, "scan_duration_ms": 4.2}
+    totals = dict.fromkeys(["total_scans", "total_expired", "total_recovered", "total_failed", "total_checkpoints", "total_errors"], 7)
+    payload = {**totals, "is_running": True, "recovery_rate": None, "as_of": "2026-12-01T12:00:00Z", "last_scan": None}
+    assert finish(figures.recovery(), reply(payload)).last_scan is None
+    found = finish(figures.recovery(), reply(payload | {"last_scan": {**scan, "ended_at": "2026-12-01T12:00:00Z"}}))
+    assert (found.total_errors, found.as_of, found.last_scan) == (7, MOMENT, leasebeat.LastScan(**scan, ended_at=MOMENT))
+    assert finish(figures.sweep(), reply(scan)) == leasebeat.RecoveryStats(**scan)
 
 
 REFUSALS = {
@@ -249,6 +423,11 @@ PROBLEMS = [
     (404, "message-not-found", leasebeat.NotFoundError),
     (409, "queue-not-empty", leasebeat.ConflictError),
     (409, "queue-protected", leasebeat.ConflictError),
+    (404, "worker-not-found", leasebeat.NotFoundError),
+    (409, "queue-in-use", leasebeat.ConflictError),
+    (409, "message-finished", leasebeat.ConflictError),
+    (403, "foreign-origin", leasebeat.ApiError),
+    (422, "idempotency-key-reused", leasebeat.InvalidRequestError),
     (422, "invalid-request", leasebeat.InvalidRequestError),
     (413, "body-too-large", leasebeat.InvalidRequestError),
     (415, "unsupported-media-type", leasebeat.InvalidRequestError),
@@ -299,13 +478,19 @@ def test_a_message_is_typed() -> None:
         "status": "completed",
         "available_at": "2026-12-01T12:00:00.000000Z",
         "generation": 1,
-        "nacked_count": 0,
+        "failed_count": 2,
         "expired_count": 0,
         "released_count": 0,
         "unconfirmed_count": 0,
         "output": {"seconds": 12.5},
         "error": None,
+        "reason": "nacked",
+        "failed_workers": ["a", "b"],
+        "dedup_key": None,
+        "leased_at": None,
+        "started_at": "2026-12-01T12:00:00.000000Z",
         "finished_at": None,
     }
     found = finish(messages.get_message("42"), reply(payload))
     assert (found.status, found.output, found.available_at, found.finished_at) == ("completed", {"seconds": 12.5}, MOMENT, None)
+    assert (found.failed_workers, found.failed_count, found.leased_at, found.started_at) == (("a", "b"), 2, None, MOMENT)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, lease, problem, verdicts
@@ -17,23 +18,39 @@ from leasebeat._calls.leases import claim
 from leasebeat._http import Options
 
 HEALTHY = Answer({"status": "ok"})
-SENT = Answer({"messages": [{"id": "1", "status": "pending"}]}, 201)
+SENT = Answer({"messages": [{"id": "1", "status": "pending", "duplicate": False}]}, 201)
+REDRIVEN = Answer({"redriven": 1, "more": False})
+
+Use = Callable[[Any], Any]
+"""What to call, on either client."""
 
 
-def call_sync(url: str, retry: RetryPolicy, use: str) -> object:
+def healthz(client: Any) -> Any:
+    return client.healthz()
+
+
+def send(client: Any) -> Any:
+    return client.send("q", 1)
+
+
+def redrive(client: Any) -> Any:
+    return client.redrive("q", limit=1)
+
+
+def call_sync(url: str, retry: RetryPolicy, use: Use) -> object:
     with Client(url, retry=retry) as client:
-        return client.healthz() if use == "healthz" else client.send("q", 1)
+        return use(client)
 
 
-def call_async(url: str, retry: RetryPolicy, use: str) -> object:
+def call_async(url: str, retry: RetryPolicy, use: Use) -> object:
     async def call() -> object:
         async with AsyncClient(url, retry=retry) as client:
-            return await (client.healthz() if use == "healthz" else client.send("q", 1))
+            return await use(client)
 
     return asyncio.run(call())
 
 
-Caller = Callable[[str, RetryPolicy, str], object]
+Caller = Callable[[str, RetryPolicy, Use], object]
 both = pytest.mark.parametrize("call", [call_sync, call_async])
 
 
@@ -41,7 +58,7 @@ both = pytest.mark.parametrize("call", [call_sync, call_async])
 @both
 def test_a_broken_connection_is_replaced_by_a_fresh_one_once(call: Caller, service: ScriptedService) -> None:
     service.on("GET", "/healthz", Break(), HEALTHY)
-    assert call(service.url, RetryPolicy(), "healthz") == leasebeat.Health(status="ok")
+    assert call(service.url, RetryPolicy(), healthz) == leasebeat.Health(status="ok")
     first, second = service.asked("/healthz")
     assert first.connection != second.connection
 
@@ -66,18 +83,28 @@ def test_the_repeat_uses_no_other_kept_connection(service: ScriptedService) -> N
 def test_a_second_break_is_raised(call: Caller, service: ScriptedService) -> None:
     service.on("GET", "/healthz", Break())
     with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
-        call(service.url, RetryPolicy(), "healthz")
+        call(service.url, RetryPolicy(), healthz)
     assert (caught.value.maybe_processed, caught.value.broken) == (True, True)
     assert len(service.asked("/healthz")) == 2
 
 
 @both
-def test_sending_is_not_repeated_once_it_may_have_been_processed(call: Caller, service: ScriptedService) -> None:
-    service.on("POST", "/queues/q/messages", Break(), SENT)
+def test_a_limited_redrive_is_not_repeated_once_it_may_have_been_processed(call: Caller, service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/redrive", Break(), REDRIVEN)
     with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
-        call(service.url, RetryPolicy(), "send")
+        call(service.url, RetryPolicy(), redrive)
     assert caught.value.maybe_processed
-    assert len(service.asked("/queues/q/messages")) == 1
+    assert len(service.asked("/queues/q/redrive")) == 1
+
+
+@both
+def test_a_repeated_send_keeps_its_key(call: Caller, service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/messages", Break(), problem(503, "overloaded", headers={"retry-after": "0"}), SENT)
+    assert call(service.url, RetryPolicy(), send) == leasebeat.SentMessage(id="1", status="pending", duplicate=False)
+    sends = service.asked("/queues/q/messages")
+    assert len(sends) == 3
+    assert len({send.headers["idempotency-key"] for send in sends}) == 1
+    assert {send.headers["content-type"] for send in sends} == {"application/json"}
 
 
 @both
@@ -85,7 +112,7 @@ def test_a_refused_connection_says_that_nothing_was_processed(call: Caller) -> N
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
-        call(f"http://127.0.0.1:{port}", RetryPolicy(), "send")
+        call(f"http://127.0.0.1:{port}", RetryPolicy(), send)
     assert (caught.value.maybe_processed, caught.value.broken) == (False, True)
 
 
@@ -93,7 +120,7 @@ def test_a_refused_connection_says_that_nothing_was_processed(call: Caller) -> N
 def test_a_503_is_waited_out_as_it_asks(call: Caller, service: ScriptedService) -> None:
     service.on("GET", "/healthz", problem(503, "overloaded", headers={"retry-after": "1"}), HEALTHY)
     started = time.monotonic()
-    assert call(service.url, RetryPolicy(), "healthz") == leasebeat.Health(status="ok")
+    assert call(service.url, RetryPolicy(), healthz) == leasebeat.Health(status="ok")
     assert 1.0 <= time.monotonic() - started < 3
 
 
@@ -101,7 +128,7 @@ def test_a_503_is_waited_out_as_it_asks(call: Caller, service: ScriptedService) 
 def test_a_503_is_raised_when_its_tries_are_used_up(call: Caller, service: ScriptedService) -> None:
     service.on("GET", "/healthz", problem(503, "database-unavailable", headers={"retry-after": "0"}))
     with pytest.raises(leasebeat.UnavailableError) as caught:
-        call(service.url, RetryPolicy(unavailable=3), "healthz")
+        call(service.url, RetryPolicy(unavailable=3), healthz)
     assert (caught.value.code, caught.value.retry_after) == ("database-unavailable", 0.0)
     assert len(service.asked("/healthz")) == 4
 
@@ -110,21 +137,29 @@ def test_a_503_is_raised_when_its_tries_are_used_up(call: Caller, service: Scrip
 def test_a_503_that_is_too_long_or_says_nothing_is_raised_at_once(headers: dict[str, str], service: ScriptedService) -> None:
     service.on("GET", "/healthz", problem(503, "overloaded", headers=headers), HEALTHY)
     with pytest.raises(leasebeat.UnavailableError):
-        call_sync(service.url, RetryPolicy(max_retry_after=5), "healthz")
+        call_sync(service.url, RetryPolicy(max_retry_after=5), healthz)
     assert len(service.asked("/healthz")) == 1
 
 
-def test_a_503_does_not_repeat_sending(service: ScriptedService) -> None:
-    service.on("POST", "/queues/q/messages", problem(503, "database-unavailable", headers={"retry-after": "0"}), SENT)
+def test_a_503_does_not_repeat_a_limited_redrive(service: ScriptedService) -> None:
+    service.on("POST", "/queues/q/redrive", problem(503, "database-unavailable", headers={"retry-after": "0"}), REDRIVEN)
     with pytest.raises(leasebeat.UnavailableError):
-        call_sync(service.url, RetryPolicy(), "send")
-    assert len(service.asked("/queues/q/messages")) == 1
+        call_sync(service.url, RetryPolicy(), redrive)
+    assert len(service.asked("/queues/q/redrive")) == 1
+
+
+@both
+@pytest.mark.parametrize(("worker_id", "path"), [("..", "/workers/%2E%2E"), ("a/b?c#d é", "/workers/a%2Fb%3Fc%23d%20%C3%A9")])
+def test_a_workers_name_arrives_as_one_part_of_the_path(call: Caller, worker_id: str, path: str, service: ScriptedService) -> None:
+    service.on("DELETE", path, Answer(status=204))
+    assert call(service.url, RetryPolicy(), lambda client: client.delete_worker(worker_id)) is None
+    assert [request.path for request in service.received] == [path]
 
 
 def test_other_errors_are_not_repeated(service: ScriptedService) -> None:
     service.on("GET", "/healthz", problem(500, "internal"), HEALTHY)
     with pytest.raises(leasebeat.ServerError):
-        call_sync(service.url, RetryPolicy(), "healthz")
+        call_sync(service.url, RetryPolicy(), healthz)
     assert len(service.asked("/healthz")) == 1
 
 
@@ -213,7 +248,7 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
         return {name: inspect.signature(member) for name, member in members if not name.startswith("_") and name != "close"}
 
     assert calls(Client) == calls(AsyncClient)
-    assert len(calls(Client)) == 21
+    assert len(calls(Client)) == 33
     assert list(inspect.signature(Client.ack).parameters) == ["self", "lease", "output"]
     assert "Complete a message" in (Client.ack.__doc__ or "")
 

@@ -5,7 +5,8 @@ import dataclasses
 import inspect
 import logging
 from pathlib import Path
-from typing import Any, get_args
+from types import NoneType
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from pydantic import BaseModel
@@ -62,6 +63,12 @@ def test_no_receipt_is_ever_logged(willing: ScriptedService, start: Start, caplo
 
 RESULTS = [
     (leasebeat.Queue, schemas.Queue),
+    (leasebeat.Backoff, schemas.Backoff),
+    (leasebeat.Bounds, schemas.Bounds),
+    (leasebeat.DerivedTimes, schemas.DerivedTimes),
+    (leasebeat.QueueFigures, schemas.QueueFigures),
+    (leasebeat.PurgeResult, schemas.PurgeResponse),
+    (leasebeat.RedriveResult, schemas.RedriveResponse),
     (leasebeat.SentMessage, schemas.SentMessage),
     (leasebeat.Message, schemas.Message),
     (leasebeat.LeasedMessage, schemas.LeasedMessage),
@@ -72,6 +79,15 @@ RESULTS = [
     (leasebeat.NackResult, schemas.NackResult),
     (leasebeat.ReleaseResult, schemas.ReleaseResult),
     (leasebeat.ActiveLease, schemas.ActiveLease),
+    (leasebeat.WorkerInfo, schemas.Worker),
+    (leasebeat.WorkerDetail, schemas.WorkerDetail),
+    (leasebeat.Stats, schemas.Stats),
+    (leasebeat.LeaseHealth, schemas.LeaseHealth),
+    (leasebeat.MessageCounts, schemas.MessageCounts),
+    (leasebeat.RetryCount, schemas.RetryCount),
+    (leasebeat.RecoveryStats, schemas.RecoveryStats),
+    (leasebeat.Recovery, schemas.Recovery),
+    (leasebeat.LastScan, schemas.LastScan),
     (leasebeat.Health, schemas.Health),
     (leasebeat.Readiness, schemas.Readiness),
 ]
@@ -84,8 +100,35 @@ def test_a_result_has_the_fields_of_the_answer(result: Any, schema: type[BaseMod
 
 
 def test_a_claim_takes_in_the_whole_answer() -> None:
-    """Its leases are compared above, and `waited` moves their deadlines."""
-    assert set(schemas.ClaimResponse.model_fields) == {"leases", "waited"}
+    """Its leases are compared above, `waited` moves their deadlines, and `drain` is beside them."""
+    assert set(schemas.ClaimResponse.model_fields) == {"leases", "waited", "drain"}
+    assert set(schemas.BeatResponse.model_fields) == {"results", "drain"}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        schemas.QueueList,
+        schemas.MessageList,
+        schemas.CheckpointList,
+        schemas.ActiveLeaseList,
+        schemas.WorkerList,
+    ],
+)
+def test_a_page_takes_in_the_whole_answer(schema: type[BaseModel]) -> None:
+    assert set(schema.model_fields) <= {field.name for field in dataclasses.fields(leasebeat.Page)}
+
+
+@pytest.mark.parametrize(("result", "schema"), RESULTS)
+def test_a_field_may_be_none_where_the_service_may_say_null(result: Any, schema: type[BaseModel]) -> None:
+    hints = get_type_hints(result)
+    optional = {name for name, field in schema.model_fields.items() if NoneType in get_args(field.annotation)}
+    assert optional <= {name for name in schema.model_fields if hints[name] is Any or NoneType in get_args(hints[name])}
+
+
+@pytest.mark.parametrize(("kind", "schema"), [(leasebeat.Backoff, schemas.Backoff), (leasebeat.Bounds, schemas.Bounds)])
+def test_the_defaults_of_a_setting_are_the_services(kind: Any, schema: type[BaseModel]) -> None:
+    assert dataclasses.asdict(kind()) == schema().model_dump()
 
 
 VERDICTS = [
@@ -106,7 +149,15 @@ def test_every_verdict_is_a_success_or_a_refusal_or_an_error(result: type[leaseb
 
 REQUESTS = [
     (Client.put_queue, {"queue"}, schemas.QueueConfig),
-    (Client.send, {"queue"}, schemas.NewMessage),
+    (leasebeat.Backoff, set(), schemas.Backoff),
+    (leasebeat.Bounds, set(), schemas.Bounds),
+    (Client.pause_queue, {"queue"}, schemas.PauseRequest),
+    (Client.resume_queue, {"queue"}, schemas.PauseRequest),
+    (Client.purge_queue, {"queue"}, schemas.PurgeRequest),
+    (Client.redrive, {"queue"}, schemas.RedriveRequest),
+    (Client.drain_worker, {"worker_id"}, schemas.DrainRequest),
+    (Client.sweep, set(), schemas.SweepRequest),
+    (Client.send, {"queue", "idempotency_key"}, schemas.NewMessage),
     (leasebeat.NewMessage, set(), schemas.NewMessage),
     (Client.claim, {"queue", "timeout"}, schemas.ClaimRequest),
     (leasebeat.Beat, {"lease"}, schemas.LeaseBeat),

@@ -43,6 +43,23 @@ def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) 
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_hears_drain_does_not_touch_its_parents_worker(service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> bool:
+        child = os.fork()
+        if child == 0:
+            context.beat()
+            service_answered = context.stopping.wait(0.5)
+            os._exit(int(service_answered))
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    service.on("POST", "/beat", beats(drain=True))
+    start(handle)
+    (ack,) = service.wait_for("/ack")
+    assert ack.body["leases"][0]["output"] is True
+    assert len(service.asked("/beat")) == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("raises", [False, True])
 def test_a_child_that_a_handler_lets_go_on_does_not_settle_its_parents_message(
     raises: bool, service: ScriptedService, start: Start

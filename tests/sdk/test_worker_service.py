@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from harness.wait import until
 from sdk.relay import Relay
 
 import leasebeat
@@ -85,6 +87,18 @@ def worker_process(program: str, *arguments: str) -> Iterator["subprocess.Popen[
             process.kill()
 
 
+@contextmanager
+def in_thread(worker: Worker) -> Iterator[threading.Thread]:
+    """A worker that is to return by itself, and does not outlive the block if it does not."""
+    thread = threading.Thread(target=worker.run, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        worker.stop()
+        thread.join(10)
+
+
 @pytest.mark.scar(11)
 def test_work_longer_than_its_lease_is_done_once_while_it_beats(client: Client, queue: str, start: Start) -> None:
     def handle(message: LeasedMessage, context: Context) -> dict[str, Any]:
@@ -148,9 +162,39 @@ def test_a_failing_handler_is_retried_until_its_attempts_are_used_up(client: Cli
     sent = client.send(queue, 1)
     start(fail)
     message = finished(client, sent.id)
-    assert (message.status, message.error, message.nacked_count) == ("failed", "OSError: disk full on attempt 3", 3)
+    assert (message.status, message.error, message.failed_count) == ("failed", "OSError: disk full on attempt 3", 3)
     assert message.progress == 3
-    assert [checkpoint.kind for checkpoint in client.list_checkpoints(sent.id).items] == ["nacked"] * 3
+    history = client.list_checkpoints(sent.id).items
+    assert [(checkpoint.kind, checkpoint.reason) for checkpoint in history] == [("error_boundary", "nacked")] * 3
+
+
+def test_a_drained_worker_finishes_what_it_has_and_returns(client: Client, queue: str) -> None:
+    going_on = threading.Event()
+
+    def handle(_message: LeasedMessage, context: Context) -> str:
+        while not context.stopping.is_set():
+            context.beat()
+            going_on.set()
+            time.sleep(0.02)
+        return "finished"
+
+    first, second = client.send_many(queue, [leasebeat.NewMessage(1), leasebeat.NewMessage(2)])
+    with in_thread(Worker(client, queue, handle, worker_id=f"{queue}-drained", version="1.4.0", wait=5.0)) as running:
+        assert going_on.wait(10)
+        client.drain_worker(f"{queue}-drained")
+        running.join(30)
+        assert not running.is_alive()
+    assert (client.get_message(first.id).output, client.get_message(second.id).status) == ("finished", "pending")
+    seen = client.get_worker(f"{queue}-drained")
+    assert (seen.draining, seen.host, seen.version, seen.leases) == (True, socket.gethostname(), "1.4.0", ())
+
+
+def test_an_idle_worker_that_is_drained_returns(client: Client, queue: str) -> None:
+    with in_thread(Worker(client, queue, lambda _message, _context: None, worker_id=f"{queue}-idle", wait=1.0)) as running:
+        until(lambda: f"{queue}-idle" in {each.worker_id for each in client.list_workers(limit=1000).items}, timeout=30)
+        client.drain_worker(f"{queue}-idle")
+        running.join(30)
+        assert not running.is_alive()
 
 
 def test_giving_up_is_final(client: Client, queue: str, start: Start) -> None:

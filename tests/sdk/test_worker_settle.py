@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 import threading
 import time
 from typing import Any
@@ -19,10 +20,11 @@ def test_the_result_of_a_handler_is_the_output_of_its_ack(service: ScriptedServi
         context.beat(progress=7, detail={"step": "upload"})
         return {"file": message.body["file"], "attempt": context.attempt, "generation": context.generation}
 
-    start(handle, worker_id="worker-1")
+    start(handle, worker_id="worker-1", version="1.4.0")
     (ack,) = service.wait_for("/ack")
     assert ack.body["leases"] == [{"receipt": "secret-1", "output": {"file": "a.wav", "attempt": 1, "generation": 1}}]
-    assert service.asked(CLAIM)[0].body["worker_id"] == "worker-1"
+    asked = service.asked(CLAIM)[0].body
+    assert (asked["worker_id"], asked["host"], asked["version"]) == ("worker-1", socket.gethostname(), "1.4.0")
 
 
 def test_a_coroutine_function_is_awaited_in_an_event_loop(service: ScriptedService, start: Start) -> None:
@@ -41,28 +43,26 @@ def test_an_exception_is_a_nack_with_its_text(service: ScriptedService, start: S
 
     start(handle)
     (nack,) = service.wait_for("/nack")
-    assert nack.body["leases"] == [
-        {"receipt": "secret-1", "error": "OSError: disk full\N{REPLACEMENT CHARACTER}?", "delay": 0.0, "retryable": True}
-    ]
+    assert nack.body["leases"] == [{"receipt": "secret-1", "error": "OSError: disk full\N{REPLACEMENT CHARACTER}?", "retryable": True}]
 
 
 @pytest.mark.parametrize(
     ("decision", "delay", "retryable"),
     [
-        (leasebeat.GiveUp("not a wav file"), 0.0, False),
+        (leasebeat.GiveUp("not a wav file"), None, False),
         (leasebeat.RetryLater("rate limit", delay=30), 30, True),
-        (SystemExit(3), 0.0, True),
+        (SystemExit(3), None, True),
     ],
 )
 def test_a_handler_decides_what_becomes_of_its_message(
-    decision: BaseException, delay: float, retryable: bool, service: ScriptedService, start: Start
+    decision: BaseException, delay: float | None, retryable: bool, service: ScriptedService, start: Start
 ) -> None:
     def handle(_message: LeasedMessage, _context: Context) -> None:
         raise decision
 
     start(handle)
     (item,) = service.wait_for("/nack")[0].body["leases"]
-    assert (item["delay"], item["retryable"]) == (delay, retryable)
+    assert (item.get("delay"), item["retryable"]) == (delay, retryable)
     assert type(decision).__name__ in item["error"]
 
 

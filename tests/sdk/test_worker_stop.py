@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import logging
 import os
 import signal
 import threading
@@ -127,7 +128,10 @@ def test_a_claim_answered_while_stopping_is_nothing_though_its_release_fails(tro
 
     service.on("POST", CLAIM, answer)
     service.on("POST", "/release", trouble)
-    with Claims(Options(base_url=service.url), "worker-1") as claims, concurrent.futures.ThreadPoolExecutor() as pool:
+    with (
+        Claims(Options(base_url=service.url), "worker-1", host="h", version="1") as claims,
+        concurrent.futures.ThreadPoolExecutor() as pool,
+    ):
         claimed = pool.submit(claims.claim, "default", max_messages=1, wait=5, visibility_timeout=None)
         service.wait_for(CLAIM)
         claims._stopped = True  # noqa: SLF001 - as `stop` does just after the answer, when there is nothing left to cancel
@@ -153,6 +157,56 @@ def test_a_parked_claim_is_ended_and_what_it_was_granted_is_given_back(service: 
     first, second = service.asked(CLAIM)
     assert second.body == {**first.body, "wait": 0.0}
     assert service.asked("/release")[0].body["leases"] == [{"receipt": "granted-too-late"}]
+
+
+def test_a_claim_that_answers_drain_ends_the_worker(service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture) -> None:
+    service.on("POST", CLAIM, grant(lease(), drain=True))
+    with caplog.at_level(logging.INFO, "leasebeat"):
+        start(lambda _message, _context: "done", concurrency=2).join()
+    assert len(service.asked(CLAIM)) == 1
+    assert paths(service) == ["/ack"]
+    assert caplog.messages.count("The service drains this worker, which takes no more messages") == 1
+
+
+def test_beats_that_answer_drain_end_the_worker_once_its_handler_is_done(
+    service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each answer says so anew, which must not count as a second call of `stop`, that would release the message."""
+    service.on("POST", "/beat", beats(expires_in=1.0, next_beat_in=0.05, drain=True))
+
+    def handle(_message: LeasedMessage, context: Context) -> str:
+        context.beat()
+        assert context.stopping.wait(5)
+        heard = len(service.asked("/beat"))
+        while len(service.asked("/beat")) < heard + 3:
+            context.beat()
+            time.sleep(0.01)
+        return "finished"
+
+    with caplog.at_level(logging.INFO, "leasebeat"):
+        running = start(handle, concurrency=2, drain_timeout=10.0)
+        running.join()
+    assert [request.body["leases"][0]["output"] for request in service.asked("/ack")] == ["finished"]
+    assert service.asked("/release") == []
+    assert caplog.messages.count("The service drains this worker, which takes no more messages") == 1
+
+
+def test_a_drained_worker_can_still_be_stopped_in_a_hurry(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/beat", beats(drain=True))
+    release = threading.Event()
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat()
+        release.wait(20)
+
+    running = start(handle, drain_timeout=60)
+    service.wait_for("/beat")
+    running.worker.stop()
+    time.sleep(0.1)
+    assert service.asked("/release") == [], "the first stop after a drain is a first one"
+    running.stop()
+    release.set()
+    assert len(service.asked("/release")) == 1
 
 
 def test_stopping_before_running_claims_nothing(willing: ScriptedService) -> None:

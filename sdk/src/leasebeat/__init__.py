@@ -22,6 +22,7 @@ from leasebeat._errors import (
     UnavailableError,
     UnknownLeaseError,
 )
+from leasebeat._figures import LastScan, LeaseHealth, MessageCounts, Recovery, RecoveryStats, RetryCount, Stats
 from leasebeat._heartbeat import Heartbeat
 from leasebeat._held_message import HeldMessage
 from leasebeat._http import Options
@@ -32,8 +33,10 @@ from leasebeat._leases import (
     ActiveLease,
     Beat,
     BeatResult,
+    BeatResults,
     Lease,
     LeaseRef,
+    Leases,
     Nack,
     NackResult,
     ReleaseResult,
@@ -41,7 +44,8 @@ from leasebeat._leases import (
 )
 from leasebeat._messages import Checkpoint, LeasedMessage, Message, NewMessage, SentMessage
 from leasebeat._platform import Health, Readiness
-from leasebeat._queues import Queue
+from leasebeat._queues import Backoff, Bounds, DerivedTimes, PurgeResult, Queue, QueueFigures, RedriveResult
+from leasebeat._registry import WorkerDetail, WorkerInfo
 from leasebeat._retry import RetryPolicy
 from leasebeat._task import Handler
 from leasebeat._version import __version__
@@ -54,12 +58,16 @@ __all__ = [
     "ActiveLease",
     "ApiError",
     "AsyncClient",
+    "Backoff",
     "Beat",
     "BeatResult",
+    "BeatResults",
+    "Bounds",
     "Checkpoint",
     "Client",
     "ConflictError",
     "Context",
+    "DerivedTimes",
     "Extendable",
     "FieldError",
     "GiveUp",
@@ -68,36 +76,49 @@ __all__ = [
     "Heartbeat",
     "HeldMessage",
     "InvalidRequestError",
+    "LastScan",
     "Lease",
     "LeaseCancelledError",
     "LeaseConflictError",
     "LeaseExpiredError",
     "LeaseExtender",
     "LeaseExtenderConfig",
+    "LeaseHealth",
     "LeaseLostError",
     "LeaseRef",
     "LeaseSettledError",
     "LeasebeatError",
     "LeasedMessage",
+    "Leases",
     "Message",
+    "MessageCounts",
     "Nack",
     "NackResult",
     "NewMessage",
     "NotFoundError",
     "Options",
     "Page",
+    "PurgeResult",
     "Queue",
+    "QueueFigures",
     "Readiness",
     "ReceiptHandleExpiredError",
+    "Recovery",
+    "RecoveryStats",
+    "RedriveResult",
     "ReleaseResult",
+    "RetryCount",
     "RetryLater",
     "RetryPolicy",
     "SentMessage",
     "ServerError",
     "ServiceUnreachableError",
+    "Stats",
     "UnavailableError",
     "UnknownLeaseError",
     "Verdict",
     "Worker",
+    "WorkerDetail",
+    "WorkerInfo",
     "__version__",
 ]

@@ -5,15 +5,15 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from leasebeat._client import Client
 from leasebeat._errors import InvalidRequestError, LeasebeatError, verdict_error
 from leasebeat._fork import reset_in_child
 from leasebeat._http import Options
-from leasebeat._leases import Beat, BeatResult
-from leasebeat._retry import Backoff, RetryPolicy
+from leasebeat._leases import Beat, BeatResults
+from leasebeat._retry import Pauses, RetryPolicy
 from leasebeat._ticker import Ticker
 from leasebeat._tracked_lease import TrackedLease
 
@@ -31,13 +31,14 @@ class BeatSender:
     thread of their own, so that each is heard on time whatever the call to the service does.
     """
 
-    def __init__(self, options: Options, worker_id: str) -> None:
+    def __init__(self, options: Options, worker_id: str, on_drain: Callable[[], None]) -> None:
         self._client = Client.with_options(replace(options, retry=RetryPolicy(unavailable=0)))
         self._timeout = options.timeout
         self._worker_id = worker_id
+        self._on_drain = on_drain
         self._lock = threading.Lock()
         self._leases: dict[str, TrackedLease] = {}
-        self._backoff = Backoff()
+        self._backoff = Pauses()
         self._not_before = 0.0
         self._failing = False
         self._beats = Ticker("leasebeat-beats", self._send_due)
@@ -79,6 +80,7 @@ class BeatSender:
     def after_fork(self) -> None:
         """In a child: nothing to send until a handler reports there."""
         self._lock = threading.Lock()
+        self._on_drain = _leave_to_parent
         for lease in self._leases.values():
             lease.after_fork()
 
@@ -113,6 +115,8 @@ class BeatSender:
             self._log_failure(error)
             return
         self._backoff.reset()
+        if results.drain:
+            self._on_drain()
         failure: LeasebeatError | None = None
         for lease, result in zip(batch, results, strict=True):
             lease.apply(result)
@@ -136,7 +140,7 @@ class BeatSender:
             self._failing = False
             _log.info("Beats are answered again")
 
-    def _beat(self, beats: Sequence[Beat]) -> Sequence[BeatResult]:
+    def _beat(self, beats: Sequence[Beat]) -> BeatResults:
         try:
             return self._client.beat_many(beats, worker_id=self._worker_id, timeout=self._time_to_answer())
         except InvalidRequestError as error:
@@ -152,3 +156,7 @@ class BeatSender:
         """
         left = min((lease.beaten_until for lease in self._watched()), default=math.inf) - time.monotonic()
         return min(self._timeout, max(left / 3, SHORTEST_TIMEOUT_S))
+
+
+def _leave_to_parent() -> None:
+    """What is drained is the worker, which runs in the parent and hears so in its next claim."""

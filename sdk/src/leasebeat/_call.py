@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 from leasebeat._errors import ApiError, LeasebeatError, ServiceUnreachableError, api_error
 
 T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +28,15 @@ Outcome = Reply | ServiceUnreachableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Call(Generic[T]):
+class Call(Generic[T_co]):
     """One request, and the function that turns its reply into a result."""
 
     method: str
     path: str
-    parse: Callable[[Any, Reply], T]
+    parse: Callable[[Any, Reply], T_co]
     query: Mapping[str, str] = field(default_factory=dict)
     content: bytes | None = field(default=None, repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
     wait: float = 0.0
     timeout: float | None = None

@@ -5,13 +5,14 @@ import logging
 import threading
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from leasebeat._client import AsyncClient
 from leasebeat._errors import LeasebeatError
 from leasebeat._http import Options
-from leasebeat._leases import Lease
+from leasebeat._leases import Lease, Leases
 from leasebeat._loop_thread import LoopThread
 
 _log = logging.getLogger(__name__)
@@ -26,15 +27,15 @@ class Claims:
     connection, and the service parks it no longer.
     """
 
-    def __init__(self, options: Options, worker_id: str) -> None:
+    def __init__(self, options: Options, worker_id: str, *, host: str, version: str) -> None:
         self._client = AsyncClient.with_options(options)
-        self._worker_id = worker_id
+        self._claim = partial(self._client.claim, worker_id=worker_id, host=host, version=version)
         self._loop = LoopThread("leasebeat-claims")
         self._lock = threading.Lock()
-        self._parked: concurrent.futures.Future[tuple[Lease, ...]] | None = None
+        self._parked: concurrent.futures.Future[Leases] | None = None
         self._stopped = False
 
-    def claim(self, queue: str, *, max_messages: int, wait: float, visibility_timeout: float | None) -> Sequence[Lease]:
+    def claim(self, queue: str, *, max_messages: int, wait: float, visibility_timeout: float | None) -> Leases:
         """Wait for leases. Nothing once stopped.
 
         Raises:
@@ -44,25 +45,18 @@ class Claims:
         claim_id = uuid.uuid4().hex
         with self._lock:
             if self._stopped:
-                return ()
+                return Leases()
             self._parked = self._loop.submit(
-                self._client.claim(
-                    queue,
-                    worker_id=self._worker_id,
-                    max_messages=max_messages,
-                    visibility_timeout=visibility_timeout,
-                    wait=wait,
-                    claim_id=claim_id,
-                )
+                self._claim(queue, max_messages=max_messages, visibility_timeout=visibility_timeout, wait=wait, claim_id=claim_id)
             )
         try:
             leases = self._parked.result()
         except concurrent.futures.CancelledError:
             self._give_back(queue, claim_id, max_messages)
-            return ()
+            return Leases()
         if self._stopped:
             self._release(leases)
-            return ()
+            return Leases()
         return leases
 
     def stop(self) -> None:
@@ -74,9 +68,7 @@ class Claims:
 
     def _give_back(self, queue: str, claim_id: str, max_messages: int) -> None:
         """Release what a claim was granted while it was being cancelled: asked again by its name, it says so."""
-        repeat = self._client.claim(
-            queue, worker_id=self._worker_id, max_messages=max_messages, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S
-        )
+        repeat = self._claim(queue, max_messages=max_messages, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S)
         try:
             leases = self._loop.submit(repeat).result()
         except LeasebeatError as error:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from leasebeat._call import Call, finish
-from leasebeat._calls import leases, messages, platform, queues
+from leasebeat._calls import figures, leases, messages, platform, queues, registry
 from leasebeat._http import AsyncTransport, Options, Transport
 from leasebeat._retry import Attempts, RetryPolicy
 
@@ -100,12 +100,17 @@ class Client(_Configured):
     get_queue = _method(queues.get_queue)
     list_queues = _method(queues.list_queues)
     delete_queue = _method(queues.delete_queue)
+    pause_queue = _method(queues.pause_queue)
+    resume_queue = _method(queues.resume_queue)
+    purge_queue = _method(queues.purge_queue)
+    redrive = _method(queues.redrive)
 
     send = _method(messages.send)
     send_many = _method(messages.send_many)
     get_message = _method(messages.get_message)
     list_messages = _method(messages.list_messages)
     list_checkpoints = _method(messages.list_checkpoints)
+    cancel_message = _method(messages.cancel_message)
 
     claim = _method(leases.claim)
     beat = _method(leases.beat)
@@ -117,6 +122,15 @@ class Client(_Configured):
     release = _method(leases.release)
     release_many = _method(leases.release_many)
     list_leases = _method(leases.list_leases)
+
+    list_workers = _method(registry.list_workers)
+    get_worker = _method(registry.get_worker)
+    drain_worker = _method(registry.drain_worker)
+    delete_worker = _method(registry.delete_worker)
+
+    stats = _method(figures.stats)
+    sweep = _method(figures.sweep)
+    recovery = _method(figures.recovery)
 
     healthz = _method(platform.healthz)
     readyz = _method(platform.readyz)
@@ -151,12 +165,17 @@ class AsyncClient(_Configured):
     get_queue = _async_method(queues.get_queue)
     list_queues = _async_method(queues.list_queues)
     delete_queue = _async_method(queues.delete_queue)
+    pause_queue = _async_method(queues.pause_queue)
+    resume_queue = _async_method(queues.resume_queue)
+    purge_queue = _async_method(queues.purge_queue)
+    redrive = _async_method(queues.redrive)
 
     send = _async_method(messages.send)
     send_many = _async_method(messages.send_many)
     get_message = _async_method(messages.get_message)
     list_messages = _async_method(messages.list_messages)
     list_checkpoints = _async_method(messages.list_checkpoints)
+    cancel_message = _async_method(messages.cancel_message)
 
     claim = _async_method(leases.claim)
     beat = _async_method(leases.beat)
@@ -168,6 +187,15 @@ class AsyncClient(_Configured):
     release = _async_method(leases.release)
     release_many = _async_method(leases.release_many)
     list_leases = _async_method(leases.list_leases)
+
+    list_workers = _async_method(registry.list_workers)
+    get_worker = _async_method(registry.get_worker)
+    drain_worker = _async_method(registry.drain_worker)
+    delete_worker = _async_method(registry.delete_worker)
+
+    stats = _async_method(figures.stats)
+    sweep = _async_method(figures.sweep)
+    recovery = _async_method(figures.recovery)
 
     healthz = _async_method(platform.healthz)
     readyz = _async_method(platform.readyz)

@@ -83,11 +83,11 @@ class InvalidRequestError(ApiError):
 
 
 class NotFoundError(ApiError):
-    """There is no such queue or message."""
+    """There is no such queue, message or worker."""
 
 
 class ConflictError(ApiError):
-    """The call does not fit the state of what it names, for example a queue that is not empty."""
+    """The call does not fit the state of what it names, for example a queue that is not empty, or a message that is finished."""
 
 
 class ServerError(ApiError):
@@ -141,7 +141,8 @@ class ServiceUnreachableError(LeasebeatError):
     """No answer came from the service.
 
     Attributes:
-        maybe_processed: True if the request may have reached the service, so that it may have had its effect.
+        maybe_processed: True if the request may have reached the service, so that it may have had its effect. Messages of a send
+            may then be stored; sending them again with the same `idempotency_key` stores nothing twice.
         broken: True if a connection was refused or broke; False if time ran out.
     """
 

@@ -58,7 +58,7 @@ class HeldMessage:
         """Complete the message. See `Client.ack`."""
         return self._client.ack(self.lease, output)
 
-    def nack(self, error: str | None = None, *, delay: float = 0.0, retryable: bool = True) -> NackResult:
+    def nack(self, error: str | None = None, *, delay: float | None = None, retryable: bool = True) -> NackResult:
         """End a failed attempt. See `Client.nack`."""
         return self._client.nack(self.lease, error, delay=delay, retryable=retryable)
 

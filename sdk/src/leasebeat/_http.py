@@ -59,12 +59,13 @@ class Options:
         """The request of one call."""
         seconds = self.timeout if call.timeout is None else call.timeout
         read = seconds + call.wait + (WAIT_MARGIN_S if call.wait else 0.0)
+        content_type = {} if call.content is None else {"content-type": "application/json"}
         return {
             "method": call.method,
             "url": call.path,
             "params": call.query or None,
             "content": call.content,
-            "headers": {"content-type": "application/json"} if call.content is not None else None,
+            "headers": {**content_type, **call.headers},
             "timeout": http.Timeout(seconds, read=read),
         }
 

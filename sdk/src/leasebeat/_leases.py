@@ -5,12 +5,15 @@ count from the moment the request was sent, not from its answer, so that they do
 """
 
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from leasebeat._errors import is_refusal, verdict_error
 from leasebeat._messages import LeasedMessage
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,13 +101,13 @@ class Nack:
     Attributes:
         lease: The lease or its receipt.
         error: What went wrong.
-        delay: Seconds before the message becomes ready again.
+        delay: Seconds before the message becomes ready again. None takes the queue's backoff.
         retryable: False gives the message up at once.
     """
 
     lease: LeaseRef = field(repr=False)
     error: str | None = None
-    delay: float = 0.0
+    delay: float | None = None
     retryable: bool = True
 
 
@@ -182,7 +185,7 @@ class AckResult(Verdict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NackResult(Verdict):
-    """What a nack did: `requeued`, `failed`, `dead_lettered`, or why not."""
+    """What a nack did: `requeued`, `failed`, `dead_lettered` (given up, and moved to the dead-letter queue), or why not."""
 
     successes: ClassVar[frozenset[str]] = frozenset({"requeued", "failed", "dead_lettered"})
 
@@ -192,6 +195,32 @@ class ReleaseResult(Verdict):
     """What a release did: `released`, or why not."""
 
     successes: ClassVar[frozenset[str]] = frozenset({"released"})
+
+
+# --- answers that also tell a worker to drain -------------------------------------------------------------------------
+
+
+class _Drainable(tuple[T, ...]):  # noqa: SLOT001 - a tuple takes no slots with values
+    """Results in order, with the service's word on whether the worker is to take more."""
+
+    drain: bool
+    """True if the worker is to stop taking work: it gets no new leases."""
+
+    def __new__(cls, results: Iterable[T] = (), *, drain: bool = False) -> Self:
+        made = super().__new__(cls, results)
+        made.drain = drain
+        return made
+
+
+class Leases(_Drainable[Lease]):
+    """The leases that a claim was granted: a tuple, with `drain` beside it."""
+
+
+class BeatResults(_Drainable[BeatResult]):
+    """The verdicts on beats, in order: a tuple, with `drain` beside it."""
+
+
+# --- what operators see -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +237,8 @@ class ActiveLease:
         expires_in: Seconds until it expires; 0 or less once it has.
         expired: Whether it has run out, reclaimed or not.
         last_beat_at: The last beat that changed it.
+        since_beat: Seconds since then; without a beat, since it was granted.
+        overdue: Seconds since it expired; 0 if it has not.
         progress: The last progress reported.
         detail: The last detail reported.
     """
@@ -221,5 +252,7 @@ class ActiveLease:
     expires_in: float
     expired: bool
     last_beat_at: datetime | None
+    since_beat: float
+    overdue: float
     progress: int | None
     detail: Any = field(repr=False)

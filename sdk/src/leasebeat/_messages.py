@@ -19,6 +19,7 @@ class NewMessage:
         work_type: What kind of work it is.
         task_id: The larger task that it is part of.
         max_attempts: Its own limit of attempts. None takes the queue's.
+        dedup_key: While a message that was sent to this queue with the same key is kept, none is stored; the first one is returned.
     """
 
     body: Any = field(repr=False)
@@ -29,6 +30,7 @@ class NewMessage:
     work_type: str | None = None
     task_id: str | None = None
     max_attempts: int | None = None
+    dedup_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +40,12 @@ class SentMessage:
     Attributes:
         id: The message's id.
         status: `pending`, or `scheduled` if it was sent with a delay.
+        duplicate: True if a message with this `dedup_key` was there already: this is that one, as it is now.
     """
 
     id: str
     status: str
+    duplicate: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +64,7 @@ class LeasedMessage:
         created_at: When it was sent.
         attempt_count: How many attempts ended by nack or by running out, so far.
         max_attempts: At this many it is given up.
+        source_queue: The queue that a dead letter came from.
         progress: The last progress that a lease of it reported.
         detail: The last detail that a lease of it reported, so that work can resume there.
     """
@@ -75,6 +80,7 @@ class LeasedMessage:
     created_at: datetime
     attempt_count: int
     max_attempts: int
+    source_queue: str | None
     progress: int | None
     detail: Any = field(repr=False)
 
@@ -87,24 +93,35 @@ class Message(LeasedMessage):
         status: `scheduled`, `pending`, `in_progress`, `completed`, `failed` or `cancelled`.
         available_at: When it is or was due to become ready.
         generation: How many leases it has had.
-        nacked_count: Attempts that ended by nack.
-        expired_count: Attempts that ended because the lease ran out.
+        failed_count: Attempts that ended by nack, of all that it ever had.
+        expired_count: Attempts that ended because the lease ran out, of all that it ever had.
         released_count: Leases given back untouched; not attempts.
         unconfirmed_count: Deliveries that were never confirmed; not attempts.
         output: The result given with its ack.
         error: Why its newest attempt failed, or why it was given up.
+        reason: What made it be given up: `nacked`, `not_retryable`, `lease_expired` or `unconfirmed`. Kept while it is failed or a
+            dead letter.
+        failed_workers: Who made its failed attempts, newest last; the last 20.
+        dedup_key: The `dedup_key` that it was sent with.
+        leased_at: Since when it is leased. None if it is not.
+        started_at: When its newest lease was granted, also if that is over.
         finished_at: When it reached its final state.
     """
 
     status: str
     available_at: datetime
     generation: int
-    nacked_count: int
+    failed_count: int
     expired_count: int
     released_count: int
     unconfirmed_count: int
     output: Any = field(repr=False)
     error: str | None
+    reason: str | None
+    failed_workers: tuple[str, ...]
+    dedup_key: str | None
+    leased_at: datetime | None
+    started_at: datetime | None
     finished_at: datetime | None
 
 
@@ -113,13 +130,16 @@ class Checkpoint:
     """One entry of a message's history.
 
     Attributes:
-        kind: `nacked`, `lease_expired`, `unconfirmed` or `late_report`.
+        kind: `error_boundary` (an attempt failed), `unconfirmed` (nobody confirmed a delivery) or `late_report` (a late result).
+        reason: What ended the attempt: `nacked` or `lease_expired`.
         generation: The lease it is about.
         created_at: When it was recorded.
-        facts: The holder, the lease's times, the error or the late result.
+        facts: Of an attempt: `error`, `retry_count`, `max_retries`, `will_retry`, `worker_id`, `acquired_at`, `expires_at`,
+            `last_heartbeat`. Of a late report: what it said.
     """
 
     kind: str
+    reason: str | None
     generation: int
     created_at: datetime
     facts: Mapping[str, Any] = field(repr=False)

@@ -21,11 +21,11 @@ class Readiness:
     Attributes:
         status: `ready` or `not-ready`.
         database: `ok`, `unreachable` or `not-migrated`.
-        timer_lag: Seconds by which the replica's timer is behind its plan.
+        timer_lag: Seconds by which the replica's timer is behind its plan. None while that is not known.
         version: The version of the service.
     """
 
     status: str
     database: str
-    timer_lag: float
+    timer_lag: float | None
     version: str

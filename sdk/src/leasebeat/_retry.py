@@ -16,7 +16,7 @@ LONGEST_PAUSE_S = 2.0
 class RetryPolicy:
     """How often a client repeats a call by itself.
 
-    A call that may have had its effect is repeated only if repeating it is safe, which it is for all calls except sending.
+    A call that may have had its effect is repeated only if repeating it is safe, which it is for all calls except a limited redrive.
     A call that ran out of time is never repeated: that is for the caller to decide.
 
     Attributes:
@@ -65,7 +65,7 @@ class Attempts:
         return pause * random.uniform(1.0, 1.25)  # noqa: S311 - clients that were turned away together must not return together
 
 
-class Backoff:
+class Pauses:
     """Pauses that double from `first` to `longest` seconds, each shortened at random by up to a half."""
 
     def __init__(self, first: float = FIRST_PAUSE_S, longest: float = LONGEST_PAUSE_S) -> None:

@@ -17,7 +17,7 @@ from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, Lease
 from leasebeat._leases import Ack, Lease, Nack, Verdict
 from leasebeat._loop_thread import LoopThread
 from leasebeat._messages import LeasedMessage
-from leasebeat._retry import Backoff
+from leasebeat._retry import Pauses
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class Task:
             return
         self._log_failure(error)
         self._sender.flush([self.tracked], timeout=min(FLUSH_TIMEOUT_S, max(self.tracked.remaining() / 2, 0.0)))
-        delay = error.delay if isinstance(error, RetryLater) else 0.0
+        delay = error.delay if isinstance(error, RetryLater) else None  # then the queue's backoff decides
         self._send_nack(Nack(self.tracked.receipt, _text(error), delay, retryable=not isinstance(error, GiveUp)))
 
     def _send_nack(self, nack: Nack) -> None:
@@ -135,7 +135,7 @@ class Task:
             self._settle("nack", lambda: self._client.nack_many([Nack(nack.lease, retryable=nack.retryable)])[0])
 
     def _settle(self, verb: str, send: Callable[[], Verdict], *, grace: float = 0.0) -> None:
-        backoff = Backoff()
+        backoff = Pauses()
         level = logging.WARNING  # once per outage, not once per try
         while True:
             try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from leasebeat._fork import reset_in_child
-from leasebeat._retry import Backoff
+from leasebeat._retry import Pauses
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Ticker:
                 self._thread.start()
 
     def _run(self) -> None:
-        backoff = Backoff()
+        backoff = Pauses()
         again_at = 0.0
         while not self._closed:
             self._woken.wait(None if again_at == math.inf else max(0.0, again_at - time.monotonic()))

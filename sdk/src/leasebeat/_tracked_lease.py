@@ -8,7 +8,7 @@ from typing import Any
 
 from leasebeat._errors import LeaseLostError, lease_error
 from leasebeat._leases import Beat, BeatResult, Lease
-from leasebeat._retry import Backoff
+from leasebeat._retry import Pauses
 
 MAX_PROGRESS = 2**63 - 1
 MAX_DETAIL_BYTES = 8 * 1024
@@ -38,7 +38,7 @@ class TrackedLease:
         self._urgent = False
         self._settling = False
         self._loss: str | None = None
-        self._backoff = Backoff()
+        self._backoff = Pauses()
         self._changed = threading.Condition(threading.Lock())
 
     # --- the handler's side

@@ -2,11 +2,12 @@
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cache
-from typing import Any, Generic, TypeVar
+from functools import cache, partial
+from types import NoneType, UnionType
+from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
 
@@ -18,26 +19,35 @@ class Page(Generic[T]):
     Attributes:
         items: The entries.
         next_cursor: Pass it as `cursor` for the next page. None on the last.
+        as_of: When the entries were read or counted, for lists that say so.
     """
 
     items: tuple[T, ...]
     next_cursor: str | None = None
+    as_of: datetime | None = None
 
 
 def build(kind: Callable[..., T], data: Mapping[str, Any], **more: Any) -> T:
-    """Make a result from an answer. What a newer service adds is ignored; what ends in `_at` is a moment."""
-    known = {name: _value(name, data[name]) for name in _field_names(kind) if name in data}
+    """Make a result from an answer, each field as its type says. What a newer service adds is ignored."""
+    known = {name: read(data[name]) for name, read in _readers(kind).items() if name in data}
     return kind(**{**known, **more})
 
 
-def build_page(make: Callable[[Mapping[str, Any]], T], data: Mapping[str, Any]) -> Page[T]:
+def build_page(kind: Callable[..., T], data: Mapping[str, Any]) -> Page[T]:
     """Make one page of results."""
-    return Page(tuple(map(make, data["items"])), data.get("next_cursor"))
+    return build(Page, data, items=tuple(build(kind, item) for item in data["items"]))
 
 
 def without_none(**fields: Any) -> dict[str, Any]:
     """Leave out what is None, so that the service's default applies."""
     return {name: value for name, value in fields.items() if value is not None}
+
+
+def listed(texts: str | Iterable[str] | None) -> list[str] | None:
+    """One text or several, as a list."""
+    if texts is None:
+        return None
+    return [texts] if isinstance(texts, str) else list(texts)
 
 
 def encode(body: object) -> bytes:
@@ -51,10 +61,23 @@ def encode(body: object) -> bytes:
 
 
 @cache
-def _field_names(kind: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
+def _readers(kind: Any) -> dict[str, Callable[[Any], Any]]:
+    hints = get_type_hints(kind)
+    return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(kind)}
 
 
-def _value(name: str, value: Any) -> Any:
-    is_moment = name.endswith("_at") and value is not None
-    return datetime.fromisoformat(value) if is_moment else value
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """What makes a field of this type from its JSON: results, tuples and moments are made, all else is as it came."""
+    if get_origin(hint) is UnionType:
+        (some,) = [_reader(member) for member in get_args(hint) if member is not NoneType]
+        return lambda value: None if value is None else some(value)
+    if get_origin(hint) is tuple:
+        item = _reader(get_args(hint)[0])
+        return lambda values: tuple(map(item, values))
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return partial(build, hint)
+    return datetime.fromisoformat if hint is datetime else _as_it_came
+
+
+def _as_it_came(value: Any) -> Any:
+    return value

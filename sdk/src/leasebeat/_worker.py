@@ -6,7 +6,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext
 from itertools import cycle
 from typing import Self
@@ -18,10 +18,11 @@ from leasebeat._context import Context
 from leasebeat._errors import ApiError, InvalidRequestError, LeasebeatError
 from leasebeat._leases import Lease
 from leasebeat._loop_thread import LoopThread
-from leasebeat._retry import Backoff
+from leasebeat._retry import Pauses
 from leasebeat._signals import stop_on_signals
 from leasebeat._task import FLUSH_TIMEOUT_S, Handler, Task
 from leasebeat._tracked_lease import TrackedLease
+from leasebeat._version import __version__
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ SHORTEST_ROUND_S = 0.25
 WAIT_WITH_SEVERAL_QUEUES_S = 1.0
 
 CANCEL_TIMEOUT_S = 1.0
+
+_HOST = socket.gethostname()[:150]  # leaves room in a worker's id
 
 # What the second and third call of `stop` ask for.
 RELEASE_NOW = 2
@@ -63,6 +66,7 @@ class Worker:
         handler: Handler,
         *,
         worker_id: str | None = None,
+        version: str = __version__,
         concurrency: int = 1,
         wait: float = 20.0,
         visibility_timeout: float | None = None,
@@ -75,6 +79,7 @@ class Worker:
             queues: The queue to work on, or several that are asked in turn.
             handler: Called with the message and a `Context`: in a thread, or in an event loop if it is a coroutine function.
             worker_id: Who works, for people and figures. Host, process and a random part if left out.
+            version: Which version of the work it does, for the registry. That of this SDK if left out.
             concurrency: How many messages to work on at once, 1 to 1000. No more than these are ever leased.
             wait: Seconds that a claim waits for work, at most 50. With several queues, 1 second at most.
             visibility_timeout: Length of the leases in seconds. None takes the queue's.
@@ -90,6 +95,7 @@ class Worker:
         self._owns_client = isinstance(service, str)
         self._handler = handler
         self._worker_id = worker_id
+        self._version = version
         self._concurrency = concurrency
         self._wait = wait if len(self._queues) == 1 else min(wait, WAIT_WITH_SEVERAL_QUEUES_S)
         self._visibility_timeout = visibility_timeout
@@ -101,7 +107,9 @@ class Worker:
         self._run: _Run | None = None
 
     def run(self) -> None:
-        """Work until `stop` is called, or SIGTERM or SIGINT arrives. Returns when everything is settled or given back.
+        """Work until `stop` is called, SIGTERM or SIGINT arrives, or the service drains this worker.
+
+        Returns when everything is settled or given back.
 
         In the main thread it handles these signals, each as one call of `stop`. A worker runs once.
 
@@ -113,7 +121,7 @@ class Worker:
         with self._changed:
             if self._run is not None:
                 raise RuntimeError("a Worker runs once")
-            self._run = _Run(self._client, self._worker_id or _default_worker_id())
+            self._run = _Run(self._client, self._worker_id or _default_worker_id(), self._version, self._be_drained)
         with self._client if self._owns_client else nullcontext(), stop_on_signals(self.stop), self._run as run:
             try:
                 self._work(run)
@@ -128,16 +136,26 @@ class Worker:
         """
         with self._changed:
             self._stops += 1
-            self._stopping.set()
-            if self._run is not None:
-                self._run.claims.stop()
-            self._changed.notify_all()
+            self._take_no_more()
+
+    def _be_drained(self) -> None:
+        """Stop as the service asks. It repeats that in each answer, so it does not count as a call of `stop`."""
+        with self._changed:
+            if not self._stopping.is_set():
+                _log.info("The service drains this worker, which takes no more messages")
+                self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        self._stopping.set()
+        if self._run is not None:
+            self._run.claims.stop()
+        self._changed.notify_all()
 
     # --- work
 
     def _work(self, run: "_Run") -> None:
         """Claim as many messages as can start now, until stopped."""
-        backoff = Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
         queues = cycle(self._queues)
         empty = 0  # claims in a row that found nothing
         while free := self._wait_for_free_slots():
@@ -157,6 +175,8 @@ class Worker:
             backoff.reset()
             for lease in leases:
                 self._start(run, lease)
+            if leases.drain:
+                self._be_drained()
             empty = 0 if leases or patient else empty + 1
             if patient and not leases:  # never ask in a tight loop, whether we are not to wait or the service does not
                 self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
@@ -229,10 +249,10 @@ class Worker:
 class _Run:
     """What exists only while a worker runs: threads, and connections of their own."""
 
-    def __init__(self, client: Client, worker_id: str) -> None:
+    def __init__(self, client: Client, worker_id: str, version: str, on_drain: Callable[[], None]) -> None:
         self.worker_id = worker_id
-        self.claims = Claims(client.options, worker_id)
-        self.sender = BeatSender(client.options, worker_id)
+        self.claims = Claims(client.options, worker_id, host=_HOST, version=version)
+        self.sender = BeatSender(client.options, worker_id, on_drain)
         self.handlers = LoopThread("leasebeat-handlers")
         self.hurry = threading.Event()  # set once a drain has used up its time
         self._open = ExitStack()
@@ -253,4 +273,4 @@ def _is_lasting(error: LeasebeatError) -> bool:
 
 
 def _default_worker_id() -> str:
-    return f"{socket.gethostname()[:150]}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+    return f"{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:6]}"

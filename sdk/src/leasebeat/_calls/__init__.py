@@ -3,6 +3,6 @@
 These functions are the methods of `Client` and `AsyncClient`: their signatures and descriptions are the public ones.
 """
 
-from leasebeat._calls import leases, messages, platform, queues
+from leasebeat._calls import figures, leases, messages, platform, queues, registry
 
-__all__ = ["leases", "messages", "platform", "queues"]
+__all__ = ["figures", "leases", "messages", "platform", "queues", "registry"]

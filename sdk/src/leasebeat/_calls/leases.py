@@ -15,8 +15,10 @@ from leasebeat._leases import (
     ActiveLease,
     Beat,
     BeatResult,
+    BeatResults,
     Lease,
     LeaseRef,
+    Leases,
     Nack,
     NackResult,
     ReleaseResult,
@@ -24,8 +26,7 @@ from leasebeat._leases import (
     message_id_of,
     receipt_of,
 )
-from leasebeat._messages import LeasedMessage
-from leasebeat._wire import Page, build, build_page, encode, without_none
+from leasebeat._wire import Page, build, build_page, encode, listed, without_none
 
 V = TypeVar("V", bound=Verdict)
 
@@ -39,9 +40,13 @@ def claim(
     wait: float = 0.0,
     claim_id: str | None = None,
     confirm_within: float | None = None,
+    work_types: str | Iterable[str] | None = None,
+    task_id: str | None = None,
+    host: str | None = None,
+    version: str | None = None,
     timeout: float | None = None,
-) -> Call[tuple[Lease, ...]]:
-    """Lease up to `max_messages` messages. Empty if there is no work.
+) -> Call[Leases]:
+    """Lease up to `max_messages` messages. Empty if there is no work, or if the worker is to `drain`.
 
     Args:
         queue: The queue to take from.
@@ -51,6 +56,10 @@ def claim(
         wait: Seconds to wait for work if there is none, at most 50.
         claim_id: A name for this claim: repeating it returns the same leases while they live. Made up if left out.
         confirm_within: The leases run out after this many seconds unless a first beat confirms them.
+        work_types: Only messages of this work type, or of one of these up to 20. None: any, or none.
+        task_id: Only messages of this task. None: any, or none.
+        host: Where the worker runs, for the registry.
+        version: The worker's version, for the registry.
         timeout: Seconds to wait for the answer beyond `wait`. None takes the client's.
 
     Raises:
@@ -64,6 +73,10 @@ def claim(
         wait=wait,
         claim_id=claim_id or uuid.uuid4().hex,
         confirm_within=confirm_within,
+        work_types=listed(work_types),
+        task_id=task_id,
+        host=host,
+        version=version,
     )
     return Call(
         method="POST",
@@ -91,8 +104,8 @@ def beat(lease: LeaseRef, *, progress: int | None = None, detail: Any = None, wo
     return _single(beat_many([Beat(lease, progress, detail)], worker_id=worker_id), lease)
 
 
-def beat_many(beats: Iterable[Beat], *, worker_id: str | None = None, timeout: float | None = None) -> Call[tuple[BeatResult, ...]]:
-    """Prove progress for 1 to 1000 leases.
+def beat_many(beats: Iterable[Beat], *, worker_id: str | None = None, timeout: float | None = None) -> Call[BeatResults]:
+    """Prove progress for 1 to 1000 leases. `drain` beside the results tells the worker to stop taking work.
 
     Args:
         beats: The leases, with what they report.
@@ -123,13 +136,13 @@ def ack_many(acks: Iterable[Ack]) -> Call[tuple[AckResult, ...]]:
     return _settle("/ack", AckResult, [without_none(receipt=receipt_of(item.lease), output=item.output) for item in acks])
 
 
-def nack(lease: LeaseRef, error: str | None = None, *, delay: float = 0.0, retryable: bool = True) -> Call[NackResult]:
+def nack(lease: LeaseRef, error: str | None = None, *, delay: float | None = None, retryable: bool = True) -> Call[NackResult]:
     """End a failed attempt. The message is delivered again unless it has used up its attempts.
 
     Args:
         lease: The lease or its receipt.
         error: What went wrong, at most 8192 characters.
-        delay: Seconds before the message becomes ready again.
+        delay: Seconds before the message becomes ready again. None takes the queue's backoff.
         retryable: False gives the message up at once.
 
     Raises:
@@ -171,7 +184,7 @@ def list_leases(
     cursor: str | None = None,
     limit: int | None = None,
 ) -> Call[Page[ActiveLease]]:
-    """List active leases, by message id.
+    """List active leases, by message id; with `overdue=True`, the longest overdue first. The page says `as_of` when.
 
     Args:
         queue: Only leases of this queue.
@@ -187,20 +200,19 @@ def list_leases(
         cursor=cursor,
         limit=None if limit is None else str(limit),
     )
-    return Call(method="GET", path="/leases", query=query, parse=lambda data, _: build_page(lambda item: build(ActiveLease, item), data))
+    return Call(method="GET", path="/leases", query=query, parse=lambda data, _: build_page(ActiveLease, data))
 
 
-def _claimed(data: Mapping[str, Any], reply: Reply) -> tuple[Lease, ...]:
+def _claimed(data: Mapping[str, Any], reply: Reply) -> Leases:
     """The leases, each valid from a moment that surely was before its grant: a parked call was sent long before that."""
     granted_at = min(reply.sent_at + float(data.get("waited", 0.0)), reply.answered_at)
-    return tuple(
-        build(Lease, lease, message=build(LeasedMessage, lease["message"]), valid_until=granted_at + float(lease["expires_in"]))
-        for lease in data["leases"]
-    )
+    leases = (build(Lease, lease, valid_until=granted_at + float(lease["expires_in"])) for lease in data["leases"])
+    return Leases(leases, drain=data.get("drain", False))
 
 
-def _beaten(data: Mapping[str, Any], reply: Reply) -> tuple[BeatResult, ...]:
-    return tuple(build(BeatResult, result, valid_until=_valid_until(result, reply)) for result in data["results"])
+def _beaten(data: Mapping[str, Any], reply: Reply) -> BeatResults:
+    results = (build(BeatResult, result, valid_until=_valid_until(result, reply)) for result in data["results"])
+    return BeatResults(results, drain=data.get("drain", False))
 
 
 def _valid_until(result: Mapping[str, Any], reply: Reply) -> float | None:

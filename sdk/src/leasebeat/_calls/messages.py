@@ -1,13 +1,16 @@
 """Calls about messages."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
-from leasebeat._call import Call
+from leasebeat._call import Call, Reply
 from leasebeat._calls.paths import message_path, queue_path
 from leasebeat._messages import Checkpoint, Message, NewMessage, SentMessage
 from leasebeat._wire import Page, build, build_page, encode, without_none
+
+T = TypeVar("T")
 
 
 def send(
@@ -21,6 +24,8 @@ def send(
     work_type: str | None = None,
     task_id: str | None = None,
     max_attempts: int | None = None,
+    dedup_key: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Call[SentMessage]:
     """Send one message. Once this returns, the message is stored.
 
@@ -34,25 +39,36 @@ def send(
         work_type: What kind of work it is.
         task_id: The larger task that it is part of.
         max_attempts: Its own limit of attempts. None takes the queue's.
+        dedup_key: While a message that was sent to this queue with the same key is kept, none is stored; the first one is returned.
+        idempotency_key: A name for this send: repeating it stores nothing twice, and returns what the first returned. Made up if
+            left out.
 
     Raises:
         NotFoundError: If there is no such queue.
-        InvalidRequestError: If the message breaks a limit.
-        ServiceUnreachableError: With `maybe_processed` if the message may have been stored.
+        InvalidRequestError: If the message breaks a limit, or the key was used for another send.
+        ServiceUnreachableError: With `maybe_processed` if the message may have been stored. With a key of your own, send it again.
+        ValueError: If the key cannot be the value of an HTTP header.
     """
-    message = NewMessage(body, headers, priority, delay, fairness_key, work_type, task_id, max_attempts)
-    return _send(queue, [message], lambda data, _: build(SentMessage, data["messages"][0]))
+    message = NewMessage(body, headers, priority, delay, fairness_key, work_type, task_id, max_attempts, dedup_key)
+    return _send(queue, [message], idempotency_key, lambda data, _: build(SentMessage, data["messages"][0]))
 
 
-def send_many(queue: str, messages: Iterable[NewMessage]) -> Call[tuple[SentMessage, ...]]:
+def send_many(queue: str, messages: Iterable[NewMessage], *, idempotency_key: str | None = None) -> Call[tuple[SentMessage, ...]]:
     """Send 1 to 1000 messages: all are stored, or none.
 
+    Args:
+        queue: The queue to send to.
+        messages: The messages.
+        idempotency_key: A name for this send: repeating it stores nothing twice, and returns what the first returned. Made up if
+            left out.
+
     Raises:
         NotFoundError: If there is no such queue.
-        InvalidRequestError: If a message breaks a limit.
-        ServiceUnreachableError: With `maybe_processed` if the messages may have been stored.
+        InvalidRequestError: If a message breaks a limit, or the key was used for another send.
+        ServiceUnreachableError: With `maybe_processed` if the messages may have been stored. With a key of your own, send them again.
+        ValueError: If the key cannot be the value of an HTTP header.
     """
-    return _send(queue, messages, lambda data, _: tuple(build(SentMessage, sent) for sent in data["messages"]))
+    return _send(queue, messages, idempotency_key, lambda data, _: tuple(build(SentMessage, sent) for sent in data["messages"]))
 
 
 def get_message(message_id: str) -> Call[Message]:
@@ -81,7 +97,7 @@ def list_messages(queue: str, *, status: str | None = None, cursor: str | None =
         method="GET",
         path=queue_path(queue, "messages"),
         query=query,
-        parse=lambda data, _: build_page(lambda item: build(Message, item), data),
+        parse=lambda data, _: build_page(Message, data),
     )
 
 
@@ -94,13 +110,34 @@ def list_checkpoints(message_id: str) -> Call[Page[Checkpoint]]:
     return Call(
         method="GET",
         path=message_path(message_id, "checkpoints"),
-        parse=lambda data, _: build_page(lambda item: build(Checkpoint, item), data),
+        parse=lambda data, _: build_page(Checkpoint, data),
     )
 
 
-def _send(queue: str, messages: Iterable[NewMessage], parse: Any) -> Call[Any]:
-    content = encode({"messages": [_new_message(message) for message in messages]})
-    return Call(method="POST", path=queue_path(queue, "messages"), content=content, repeatable=False, parse=parse)
+def cancel_message(message_id: str) -> Call[Message]:
+    """End a message without a result. Who holds it hears so in the answer to its next beat.
+
+    Raises:
+        NotFoundError: If there is no such message.
+        ConflictError: If it is completed or failed already.
+    """
+    return Call(method="POST", path=message_path(message_id, "cancel"), content=encode({}), parse=lambda data, _: build(Message, data))
+
+
+def _send(queue: str, messages: Iterable[NewMessage], idempotency_key: str | None, parse: Callable[[Any, Reply], T]) -> Call[T]:
+    return Call(
+        method="POST",
+        path=queue_path(queue, "messages"),
+        content=encode({"messages": [_new_message(message) for message in messages]}),
+        headers={"idempotency-key": uuid.uuid4().hex if idempotency_key is None else _header(idempotency_key)},
+        parse=parse,
+    )
+
+
+def _header(text: str) -> str:
+    if not (text.isascii() and text.isprintable()) or text.strip() != text or not text:
+        raise ValueError("an idempotency key must be printable ASCII, not empty, and without spaces around it")
+    return text
 
 
 def _new_message(message: NewMessage) -> dict[str, Any]:

@@ -13,7 +13,15 @@ def message_path(message_id: str, *rest: str) -> str:
     return _path("messages", message_id, *rest)
 
 
-def _path(*parts: str) -> str:
-    if not all(part.strip(".") for part in parts):
-        raise ValueError("a name in a path must not be empty or consist of dots")
-    return "/" + "/".join(quote(part, safe="") for part in parts)
+def worker_path(worker_id: str, *rest: str) -> str:
+    """The path of a worker or of something about it."""
+    return _path("workers", worker_id, *rest)
+
+
+def _path(collection: str, name: str, *rest: str) -> str:
+    if not name:
+        raise ValueError("a name in a path must not be empty")
+    encoded = quote(name, safe="")
+    if not name.strip("."):
+        encoded = encoded.replace(".", "%2E")  # or it would change the path
+    return "/".join(["", collection, encoded, *rest])

@@ -1,0 +1,53 @@
+"""Calls about the registry of workers."""
+
+from leasebeat._call import Call
+from leasebeat._calls.paths import worker_path
+from leasebeat._registry import WorkerDetail, WorkerInfo
+from leasebeat._wire import Page, build, build_page, encode, without_none
+
+
+def list_workers(*, cursor: str | None = None, limit: int | None = None) -> Call[Page[WorkerInfo]]:
+    """List the workers, by name. The page says `as_of` when their leases were counted.
+
+    Args:
+        cursor: `next_cursor` of the page before.
+        limit: The most entries to return.
+    """
+    query = without_none(cursor=cursor, limit=None if limit is None else str(limit))
+    return Call(method="GET", path="/workers", query=query, parse=lambda data, _: build_page(WorkerInfo, data))
+
+
+def get_worker(worker_id: str) -> Call[WorkerDetail]:
+    """Read a worker, with the leases that it holds now.
+
+    Raises:
+        NotFoundError: If there is no such worker.
+    """
+    return Call(method="GET", path=worker_path(worker_id), parse=lambda data, _: build(WorkerDetail, data))
+
+
+def drain_worker(worker_id: str, *, draining: bool = True) -> Call[WorkerInfo]:
+    """Give a worker no new leases, and tell it so in its next claim or beat.
+
+    Args:
+        worker_id: The worker's name.
+        draining: False lets it take work again.
+
+    Raises:
+        NotFoundError: If there is no such worker.
+    """
+    return Call(
+        method="POST",
+        path=worker_path(worker_id, "drain"),
+        content=encode({"draining": draining}),
+        parse=lambda data, _: build(WorkerInfo, data),
+    )
+
+
+def delete_worker(worker_id: str) -> Call[None]:
+    """Remove a worker from the registry, and release its leases.
+
+    Raises:
+        NotFoundError: If there is no such worker.
+    """
+    return Call(method="DELETE", path=worker_path(worker_id), parse=lambda _data, _reply: None)
