@@ -65,7 +65,7 @@ def report(client: Client, sent: dict[str, Path]) -> None:
         "results that differ from an independent pass": len(wrong),
         "leases granted": sum(message.generation for message in messages.values()),
         "attempts that ran out (reclaims)": sum(message.expired_count for message in messages.values()),
-        "attempts nacked": sum(message.nacked_count for message in messages.values()),
+        "attempts nacked": sum(message.failed_count for message in messages.values()),
         "acks that took effect": acks(client),
         "from expiry to redelivery, median": f"{statistics.median(redelivery) * 1000:.0f} ms",
         "from expiry to redelivery, longest": f"{redelivery[-1] * 1000:.0f} ms",
