@@ -13,11 +13,10 @@ import asyncpg
 import pytest
 from harness.api import Api, Json
 from harness.metrics import value
-from harness.postgres import Databases, execute, number
+from harness.postgres import Databases, execute, number, waiting_for_a_lock
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
-from harness.waiting import waiting_for_a_lock
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
