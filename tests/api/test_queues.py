@@ -7,10 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 import asyncpg
 import pytest
 from harness.api import Api, Json
-from harness.postgres import execute, number
+from harness.postgres import execute, number, waiting_for_a_lock
 from harness.problems import assert_problem
 from harness.server import Server
-from harness.waiting import waiting_for_a_lock
 
 # Design section 3.
 DEFAULTS = {
