@@ -136,9 +136,11 @@ def test_cancels_that_race_acks_leave_each_message_in_one_final_state(start_serv
     apis = [start_server().api for _ in range(2)]
     ids = apis[0].send("default", *range(200))
     leases = {lease["message"]["id"]: lease["receipt"] for lease in apis[0].claim("default", max_messages=200)}
-    with ThreadPoolExecutor(8) as pool:
-        acked = pool.map(lambda message_id: apis[0].ack(leases[message_id])[0]["status"], ids)
-        cancelled = pool.map(lambda message_id: apis[1].client.post(f"/messages/{message_id}/cancel", json={}).status_code, reversed(ids))
+    with ThreadPoolExecutor(4) as acking, ThreadPoolExecutor(4) as cancelling:
+        acked = acking.map(lambda message_id: apis[0].ack(leases[message_id])[0]["status"], ids)
+        cancelled = cancelling.map(
+            lambda message_id: apis[1].client.post(f"/messages/{message_id}/cancel", json={}).status_code, reversed(ids)
+        )
     answers = dict(zip(ids, acked, strict=True))
     refused = dict(zip(reversed(ids), cancelled, strict=True))
     for message_id in ids:

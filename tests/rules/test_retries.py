@@ -1,6 +1,6 @@
 """Attempts, backoff, and what becomes of messages that are given up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import asyncpg
 import pytest
@@ -159,12 +159,13 @@ def test_a_late_ack_clears_the_reason(api: Api, queue: str) -> None:
 
 
 @pytest.fixture
-def graves(api: Api, queue: str) -> str:
+def graves(api: Api, queue: str) -> Iterator[str]:
     """A dead-letter queue for `queue`, which gives messages up at their second attempt."""
     name = f"{queue}-dead"
     api.put_queue(name, max_attempts=2)
     api.put_queue(queue, max_attempts=2, dead_letter_queue=name)
-    return name
+    yield name
+    api.client.delete(f"/queues/{name}", params={"force": True})
 
 
 OPTIONS = {"priority": 7, "fairness_key": "tenant", "headers": {"lang": "en"}, "work_type": "type", "task_id": "task", "dedup_key": "key"}
