@@ -3,8 +3,10 @@
 import asyncio
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, cast
 
+import asyncpg
 import pytest
 from harness.wait import until
 
@@ -296,14 +298,26 @@ def in_progress(queue: leasebeat.Queue) -> int | None:
     return None if queue.figures is None else queue.figures.in_progress
 
 
-def test_leases_that_ran_out_are_listed_as_overdue(client: Client, queue: str, run_out: Callable[[str], None]) -> None:
+@contextmanager
+def out_of_reach(database_url: str, message_id: str) -> Iterator[None]:
+    """Keep a lease locked, so that it runs out and no timer can reclaim it."""
+    with asyncio.Runner() as runner:
+        connection = runner.run(asyncpg.connect(database_url))
+        runner.run(connection.execute("begin"))
+        runner.run(connection.execute("select from lease where message_id = $1 for update", int(message_id)))
+        yield
+        runner.run(connection.close())
+
+
+def test_leases_that_ran_out_are_listed_as_overdue(client: Client, queue: str, shared_database: str) -> None:
     sent = client.send(queue, 1)
-    claim_one(client, queue)
+    client.claim(queue, worker_id="w", visibility_timeout=2)
     assert client.list_leases(queue=queue, overdue=True).items == ()
-    run_out(sent.id)
-    page = client.list_leases(queue=queue, overdue=True)
+    with out_of_reach(shared_database, sent.id):
+        until(lambda: client.list_leases(queue=queue, overdue=True).items)
+        page = client.list_leases(queue=queue, overdue=True)
     (lease,) = page.items
-    assert (lease.message_id, lease.expired, lease.overdue >= 0, lease.since_beat >= 0) == (sent.id, True, True, True)
+    assert (lease.message_id, lease.expired, lease.overdue > 0, lease.since_beat > 2) == (sent.id, True, True, True)
     assert page.as_of is not None
     assert page.as_of >= lease.expires_at
 
