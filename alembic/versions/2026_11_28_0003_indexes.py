@@ -20,7 +20,7 @@ _CREATED = {
     "lease_holder": "unique index {} on lease (shard, queue_id, worker_id, claim_id, claim_slot)",
     "checkpoint_history": "index {} on checkpoint (shard, history, created_at)",
     "checkpoint_recent": "index {} on checkpoint (shard, created_at)",
-    "send_request_age": "index {} on send_request (created_at)",
+    "send_request_age": "index {} on send_request (shard, created_at)",
     "worker_draining": "index {} on worker (worker_id) where draining",
 }
 _REPLACED = {

@@ -4,16 +4,13 @@ Nack and reclaim share it: the message is counted, and goes back to its queue, a
 given up: it moves to the queue's dead-letter queue, or stays as `failed`.
 """
 
-from app.store.settle import KEEP_REPORT
+from app.store.settle import HISTORY, KEEP_REPORT
 
 MAX_UNCONFIRMED = 20
 """Deliveries that nobody confirmed, after which a message is given up: nothing that takes it ever answers for it."""
 
 MAX_FAILED_WORKERS = 20
 """Workers that a message remembers: the newest of those that made its failed attempts."""
-
-# Whose newest checkpoints are kept together: a task's, or those of a message that belongs to none.
-HISTORY = "coalesce(message.task_id, 'message:' || message.id)"
 
 
 def counted(counter: str, by: str = "1") -> str:

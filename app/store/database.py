@@ -29,12 +29,14 @@ _CLOSE_TIMEOUT_S = 5.0
 # JIT pays for long analyses; here it would only add its compile time to short statements.
 _SESSION = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
 # Hot statements go row by row from their arrays to the tables, by primary key: the one plan that is good at any size. Postgres would else
-# choose others while a table is small or not yet analysed, and keep them: reading whole tables, or joining batches by nested scans.
+# choose others while a table is small or not yet analysed, and keep them: reading whole tables, or joining batches by nested scans. As
+# there is one good plan, it is made once per connection: to plan each call anew costs a lone ack as much again as the ack itself.
 HOT_SESSION = _SESSION | {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "plan_cache_mode": "force_generic_plan",
 }
 
 

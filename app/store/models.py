@@ -239,7 +239,7 @@ class SendRequest(SQLModel, table=True):
     """
 
     __tablename__ = "send_request"
-    __table_args__ = (Index("send_request_age", "created_at"),)
+    __table_args__ = (Index("send_request_age", "shard", "created_at"),)
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

@@ -21,14 +21,22 @@ class Settled:
     wait: float = 0.0
 
 
-_REPORT = """
--- Locks: its own rows, in id order.
+# Whose newest checkpoints are kept together: a task's, or those of a message that belongs to none.
+HISTORY = "coalesce(message.task_id, 'message:' || message.id)"
+
+_REPORT = f"""
+-- Locks: the messages, shared and in id order, so that none is removed under its report; its own rows.
 -- Index: message_pkey, checkpoint_pkey. A report that is repeated is kept once; a result takes the place of an error.
 insert into checkpoint (shard, message_id, generation, kind, history, facts)
-select $1, report.message_id, report.generation, 'late_report', coalesce(message.task_id, 'message:' || message.id), report.facts
-from unnest($2::bigint[], $3::bigint[], $4::json[]) as report(message_id, generation, facts)
-join message on message.shard = $1 and message.id = report.message_id
-order by report.message_id
+select message.shard, message.id, report.generation, 'late_report', {HISTORY}, report.facts
+from (
+    select *
+    from unnest($2::bigint[], $3::bigint[], $4::json[]) as report(message_id, generation, facts)
+    order by report.message_id
+) as report
+cross join lateral (
+    select * from message where message.shard = $1 and message.id = report.message_id for key share
+) as message
 on conflict (shard, message_id, generation, kind) do update set facts = excluded.facts
 where checkpoint.facts ->> 'verb' = 'nack' and excluded.facts ->> 'verb' = 'ack'
 """

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import asyncpg
 import pytest
 from harness.api import Api, Json
-from harness.postgres import execute, number, waiting_for_a_lock
+from harness.holding import waiting_for_a_lock
+from harness.postgres import execute, number
 from harness.problems import assert_problem
 from harness.server import Server
 

@@ -31,3 +31,14 @@ async def until_somebody_waits(connection: Connection, sessions: int = 1) -> Non
         while await connection.fetchval(_WAITING) < sessions:
             await asyncio.sleep(0.01)
             await connection.execute("select pg_stat_clear_snapshot()")
+
+
+async def waiting_for_a_lock(connection: Connection, words: str) -> None:
+    """Return once a statement with these words among its first 1000 bytes waits for a lock."""
+    query = (
+        "select count(*) > 0 from pg_stat_clear_snapshot(), pg_stat_activity "
+        "where datname = current_database() and wait_event_type = 'Lock' and query ilike '%' || $1 || '%'"
+    )
+    async with asyncio.timeout(20):
+        while not await connection.fetchval(query, words):  # noqa: ASYNC110 - nothing tells when it does
+            await asyncio.sleep(0.005)

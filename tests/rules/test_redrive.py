@@ -9,8 +9,9 @@ import anyio.to_thread
 import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.holding import waiting_for_a_lock
 from harness.operating import RARELY, all_states, bury, fill, messages, parked_on, redrive
-from harness.postgres import execute, number, waiting_for_a_lock
+from harness.postgres import execute, number
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import asyncpg
 import pytest
 from harness.api import Api
+from harness.holding import holding, waiting_for_a_lock
 from harness.postgres import RunOut
 from harness.wait import until
 
@@ -184,3 +185,18 @@ async def test_counters_saturate(api: Api, queue: str, sql: "asyncpg.Connection[
     assert [api.message(each)["attempt_count"] for each in ids] == [most] * 3
     assert api.message(ids[1])["released_count"] == most
     assert api.message(ids[2])["expired_count"] == most
+
+
+async def test_a_message_that_is_being_removed_leaves_no_late_report_behind(api: Api, queue: str, shared_database: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    receipt = api.claim_one(queue)["receipt"]
+    api.call("POST", f"/messages/{message_id}/cancel", {})
+    with ThreadPoolExecutor(1) as pool:
+        async with holding(shared_database, "delete from message where id = $1", int(message_id)) as sql:
+            late = pool.submit(api.ack, receipt)
+            await waiting_for_a_lock(sql, "late_report")
+            await sql.execute("commit; begin")
+        assert late.result()[0]["status"] == "cancelled"
+    connection = await asyncpg.connect(shared_database)
+    assert await connection.fetchval("select count(*) from checkpoint where message_id = $1", int(message_id)) == 0
+    await connection.close()

@@ -1,0 +1,108 @@
+"""Statements and their plans as Postgres executed them, and tables full enough for a bad plan to show."""
+
+from typing import Any, TypeAlias
+
+import asyncpg
+import orjson
+
+Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Node = dict[str, Any]
+
+
+async def explain(sql: Connection, statement: str, *arguments: object) -> list[Node]:
+    """Run the statement, undo what it did, and return every node of its plan, as executed."""
+    await sql.execute(f"prepare explained as {statement}")
+    try:
+        return await explain_prepared(sql, "explained", *arguments)
+    finally:
+        await sql.execute("deallocate explained")
+
+
+async def explain_prepared(sql: Connection, name: str, *arguments: object) -> list[Node]:
+    """Do the same with a statement that the session has prepared.
+
+    `explain <statement>` would plan it for the arguments at hand, whatever `plan_cache_mode` says: only `execute` takes a generic plan.
+    """
+    transaction = sql.transaction()
+    await transaction.start()
+    try:
+        (plan,) = orjson.loads(await sql.fetchval(f"explain (analyze, buffers, format json) {execution(name, *arguments)}"))
+    finally:
+        await transaction.rollback()
+    return _flatten(plan["Plan"])
+
+
+def execution(name: str, *arguments: object) -> str:
+    """Return the call of a prepared statement; `explain` takes no other parameters."""
+    return f"execute {name} ({', '.join(map(_literal, arguments))})"
+
+
+def scans(nodes: list[Node], table: str) -> list[Node]:
+    """Return the nodes that read a table."""
+    return [node for node in nodes if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable"]
+
+
+def rows_read(nodes: list[Node], table: str) -> int:
+    """Count the rows of a table that the statement looked at, those that it then left out among them."""
+    left_out = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+    return round(
+        sum((node["Actual Rows"] + sum(node.get(each, 0) for each in left_out)) * node["Actual Loops"] for node in scans(nodes, table))
+    )
+
+
+def buffers(nodes: list[Node]) -> int:
+    """Count the pages that the statement looked at, each as often as it did."""
+    whole = nodes[0]
+    return int(whole["Shared Hit Blocks"] + whole["Shared Read Blocks"])
+
+
+async def fill(
+    sql: Connection,
+    *,
+    ready: int,
+    delayed: int = 0,
+    leased: int = 0,
+    completed: int = 0,
+    queue_id: int = 1,
+    keys: int = 1,
+    analyze: bool = True,
+) -> None:
+    """Put messages in all states into a queue, those that are not ready first, so that they are in front by age.
+
+    All are of the work type `a` and the task `t`, and all states have the same fairness keys.
+    """
+    insert = (
+        "insert into message (shard, queue_id, body, priority, work_type, task_id, fairness_key, status{}) "
+        f"select 0, {queue_id}, '1', 0, 'a', 't', 'key-' || n % {keys}, {{}} from generate_series(1, $1) as n"
+    )
+    await sql.execute(insert.format(", available_at", "'scheduled', now() + interval '1 hour'"), delayed)
+    await sql.execute(insert.format(", generation", "'in_progress', 1"), leased)
+    await sql.execute(insert.format(", generation, ended_by, finished_at", "'completed', 1, 'acked', now()"), completed)
+    await sql.execute(insert.format("", "'pending'"), ready)
+    await sql.execute(
+        "insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id) "
+        "select 0, id, queue_id, 1, now(), now() + interval '1 hour', now() + interval '1 hour', now() + interval '12 hours', 'w' "
+        "from message where status = 'in_progress' and queue_id = $1",
+        queue_id,
+    )
+    if analyze:
+        await sql.execute("analyze")
+
+
+def _flatten(node: Node) -> list[Node]:
+    return [node, *(inner for child in node.get("Plans", []) for inner in _flatten(child))]
+
+
+def _literal(value: object) -> str:
+    """Write an argument as an SQL literal, which takes the type that the statement has for it."""
+    return "null" if value is None else "'" + _text(value).replace("'", "''") + "'"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "{" + ",".join("null" if each is None else _quoted(_text(each)) for each in value) + "}"
+    return f"\\x{value.hex()}" if isinstance(value, bytes) else str(value)
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
