@@ -208,9 +208,9 @@ async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collec
         for call in {call for call, _ in slots} - {call for call, _ in served}:
             granted[call].drain = True
         slots = served[len(leased) :]
-        if terms.limited != stall.limited:
-            stall.limited = terms.limited  # and again, as this queue is to be claimed from
-            continue
+        held, stall.limited = stall.limited, terms.limited
+        if slots and terms.limited and not held:
+            continue  # and again, while the queue's row is held
         visits = _visits(terms, leased)
         stall.rotation.advance(visits)
         if not slots or len(leased) == terms.room or not _more_may_be_ready(visits, terms.room, left):

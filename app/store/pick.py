@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from app.store.times import BEAT_INTERVAL, EXTENSION, VISIBILITY_TIMEOUT
 
 _READY = "message.shard = $1 and message.queue_id = $2 and message.status = 'pending'"
-
-
 _TIMES = {"visibility_timeout": VISIBILITY_TIMEOUT, "extension": EXTENSION, "beat_interval": BEAT_INTERVAL}
 
 _PICK = """
