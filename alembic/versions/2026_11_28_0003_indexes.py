@@ -12,9 +12,9 @@ depends_on = None
 _CREATED = {
     "message_status": "index {} on message (shard, queue_id, status, id) include (attempt_count) where status <> ''",
     "message_ready_by_type": "index {} on message (shard, queue_id, work_type, fairness_key, priority desc, id) "
-    "where status = 'pending' and work_type is not null",
+    "where status between 'pending' and 'pending' and work_type is not null",
     "message_ready_by_task": "index {} on message (shard, queue_id, task_id, fairness_key, priority desc, id) "
-    "where status = 'pending' and task_id is not null",
+    "where status between 'pending' and 'pending' and task_id is not null",
     "message_finished": "index {} on message (shard, queue_id, finished_at) where finished_at is not null",
     "message_dedup": "unique index {} on message (shard, dedup_queue_id, dedup_key) where dedup_key is not null",
     "lease_holder": "unique index {} on lease (shard, queue_id, worker_id, claim_id, claim_slot)",

@@ -54,7 +54,7 @@ async def get_worker(worker_id: WorkerPath, request: Request) -> Response:
     "/workers/{worker_id:worker}/drain",
     response_model=schemas.Worker,
     summary="Drain a worker",
-    responses=documented(404, 413, 415, 422, 503),
+    responses=documented(403, 404, 413, 415, 422, 503),
 )
 async def drain_worker(worker_id: WorkerPath, body: schemas.DrainRequest, request: Request) -> Response:
     """Give a worker no new leases, and tell it so in the answer to its next claim or beat. What it holds, it may finish."""

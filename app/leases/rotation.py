@@ -1,7 +1,8 @@
 """Whose turn it is: one replica's place in the rotation over a queue's fairness keys.
 
-Deficit round robin with messages of equal cost: at each visit a key may take its quantum (its weight, scaled so that a batch can be
-filled); a visit that a full batch cuts short goes on at the next claim. Each replica is fair, so their sum is (design section 5).
+Deficit round robin with messages of equal cost: at each visit a key may take its quantum, which is its weight. A batch may go around
+several times, which counts as one visit per key; a visit that a full batch cuts short goes on at the next claim. Each replica is fair, so
+their sum is (design section 5).
 """
 
 from collections.abc import Sequence

@@ -52,7 +52,7 @@ granted as (
 select
     case
         when coalesce(place, 1) = 1 then json_build_object(
-            'visits', (select json_agg(json_build_array(fairness_key, quantum, allowance) order by position) from turn),
+            'visits', (select json_agg(json_build_array(fairness_key, quantum, allowance) order by again, position) from turn),
             'room', shop.room,
             'limited', shop.max_in_flight is not null,
             'served', case when cardinality(shop.slots) < cardinality($7::text[]) then shop.slots end

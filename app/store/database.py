@@ -6,12 +6,14 @@ Hot statements stand alone and never change session state, so a connection needs
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import asyncpg
+from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel.ext.asyncio.session import AsyncSession
 
@@ -26,16 +28,21 @@ _WORK_CONNECTIONS = 8
 _READ_CONNECTIONS = 4
 _ENGINE_CONNECTIONS = 2
 _CLOSE_TIMEOUT_S = 5.0
+_PLANS_LAST_S = 10.0
+"""A plan that was made while a table was quite empty may read the table as a whole; it does not last."""
+_MOST_CONNECTIONS = 100
 # JIT pays for long analyses; here it would only add its compile time to short statements.
 _SESSION = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
-# Hot statements go row by row from their arrays to the tables, by primary key: the one plan that is good at any size. Postgres would else
-# choose others while a table is small or not yet analysed, and keep them: reading whole tables, or joining batches by nested scans. As
-# there is one good plan, it is made once per connection: to plan each call anew costs a lone ack as much again as the ack itself.
+# Hot statements go row by row from their arrays to the tables, by the index that has their order: the one plan that is good at any size.
+# Postgres would else choose others while a table is small or not yet analysed, and keep them: reading whole tables, sorting them, or
+# joining batches by nested scans. As there is one good plan, it is kept: to plan each call anew costs a lone ack as much again as the ack.
 HOT_SESSION = _SESSION | {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
     "enable_hashjoin": "off",
     "enable_mergejoin": "off",
+    "enable_sort": "off",
+    "enable_incremental_sort": "off",
     "plan_cache_mode": "force_generic_plan",
 }
 
@@ -129,6 +136,22 @@ async def session(database: Database) -> AsyncIterator[AsyncSession]:
             yield opened
 
 
+class _Plans:
+    """Has each connection of a pool drop its plans every few seconds."""
+
+    def __init__(self) -> None:
+        self._due: dict[int, float] = {}
+
+    async def renew(self, connection: "PoolConnectionProxy[asyncpg.Record]") -> None:
+        server = connection.get_server_pid()
+        if time.monotonic() < self._due.get(server, 0):
+            return
+        await connection.execute("discard plans")
+        if len(self._due) >= _MOST_CONNECTIONS:
+            self._due.clear()
+        self._due[server] = time.monotonic() + _PLANS_LAST_S
+
+
 async def _pool(url: str, size: int, session_settings: dict[str, str]) -> Pool:
     return await asyncpg.create_pool(
         plain_url(url),
@@ -137,6 +160,7 @@ async def _pool(url: str, size: int, session_settings: dict[str, str]) -> Pool:
         command_timeout=STATEMENT_TIMEOUT_S,
         timeout=5,
         server_settings=session_settings,
+        setup=_Plans().renew,
         reset=_keep_session,
     )
 

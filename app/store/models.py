@@ -133,7 +133,7 @@ class Message(SQLModel, table=True):
             "fairness_key",
             text("priority desc"),
             "id",
-            postgresql_where=text("status = 'pending' and work_type is not null"),
+            postgresql_where=text("status between 'pending' and 'pending' and work_type is not null"),
         ),
         Index(
             "message_ready_by_task",
@@ -143,7 +143,7 @@ class Message(SQLModel, table=True):
             "fairness_key",
             text("priority desc"),
             "id",
-            postgresql_where=text("status = 'pending' and task_id is not null"),
+            postgresql_where=text("status between 'pending' and 'pending' and task_id is not null"),
         ),
         Index("message_finished", "shard", "queue_id", "finished_at", postgresql_where=text("finished_at is not null")),
         Index("message_dedup", "shard", "dedup_queue_id", "dedup_key", unique=True, postgresql_where=text("dedup_key is not null")),

@@ -33,7 +33,11 @@ named as materialized (
     join message on message.shard = seen.shard and message.id = seen.id
 ),
 open_queue as materialized (
-    select id from queue where name = any(array(select name from named)) and shard = $1 order by id for key share
+    select id
+    from queue
+    where name = any(array(select name from named)) and shard = $1
+    order by id + 0  -- sorted: to walk all queues in this order would cost more
+    for key share
 ),
 held as materialized (
     select message.shard, message.id, destination.id as queue_id

@@ -6,6 +6,7 @@ The cases are made from the OpenAPI document, so an operation that is added is t
 import json
 import uuid
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from api.bad_bodies import BadBody, bad_bodies
@@ -13,6 +14,7 @@ from harness.api import Api, Json
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.spec import Operation, example, with_body
+from harness.wait import until
 
 pytestmark = pytest.mark.rule(13)
 
@@ -24,9 +26,17 @@ CASES = [
 ]
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a call may change: a queue with a message that is ready, and one in the hands of a worker with the queue's name."""
+
+    queue: str
+    ready_message: str
+
+
 @pytest.fixture(scope="module")
-def shared_target(server: Server) -> Iterator[str]:
-    """One queue for all that must change nothing: with a message in hand, and one that is ready."""
+def shared_target(server: Server) -> Iterator[Target]:
+    """One target for all that must change nothing."""
     name = f"bad-input-{uuid.uuid4().hex}"
     server.api.put_queue(name)
     yield fill(server.api, name)
@@ -34,19 +44,20 @@ def shared_target(server: Server) -> Iterator[str]:
 
 
 @pytest.fixture
-def target(queue: str, api: Api) -> str:
+def target(queue: str, api: Api) -> Target:
     return fill(api, queue)
 
 
-def fill(api: Api, queue: str) -> str:
+def fill(api: Api, queue: str) -> Target:
     api.put_queue("dead-letters")  # the document's example of a queue's configuration names it
-    api.send(queue, 1, 2)
+    _, ready_message = api.send(queue, 1, 2)
     api.claim(queue, worker_id=queue)
-    return queue
+    until(lambda: api.client.get(f"/workers/{queue}").status_code == 200)
+    return Target(queue, ready_message)
 
 
-def path_of(operation: Operation, queue: str) -> str:
-    return operation.path.format(queue=queue, message_id="1", worker_id=queue)
+def path_of(operation: Operation, target: Target) -> str:
+    return operation.path.format(queue=target.queue, message_id=target.ready_message, worker_id=target.queue)
 
 
 def state(api: Api, queue: str) -> list[Json]:
@@ -56,6 +67,7 @@ def state(api: Api, queue: str) -> list[Json]:
         api.call("GET", f"/queues/{queue}") | {"figures": None},
         api.call("GET", f"/queues/{queue}/messages"),
         [{name: value for name, value in lease.items() if name not in ("expires_in", "since_beat")} for lease in leases],
+        api.call("GET", f"/workers/{queue}")["draining"],
     ]
 
 
@@ -67,13 +79,13 @@ def test_every_operation_has_a_good_number_of_bad_bodies_and_none_twice(operatio
 
 
 @pytest.mark.parametrize("operation", with_body(), ids=str)
-def test_what_the_bad_bodies_are_made_from_is_good(api: Api, target: str, operation: Operation) -> None:
+def test_what_the_bad_bodies_are_made_from_is_good(api: Api, target: Target, operation: Operation) -> None:
     answer = api.client.request(operation.method, path_of(operation, target), json=example(operation.body_schema))
     assert answer.status_code < 300, answer.text
 
 
 @pytest.mark.parametrize("operation", with_body(), ids=str)
-def test_a_key_that_is_given_twice_does_no_harm(api: Api, target: str, operation: Operation) -> None:
+def test_a_key_that_is_given_twice_does_no_harm(api: Api, target: Target, operation: Operation) -> None:
     text = json.dumps(example(operation.body_schema))
     doubled = text[:-1] + ", " + text[1:] if text != "{}" else text
     answer = api.client.request(
@@ -84,8 +96,8 @@ def test_a_key_that_is_given_twice_does_no_harm(api: Api, target: str, operation
 
 @pytest.mark.scar(36)
 @pytest.mark.parametrize(("operation", "case"), CASES, ids=[f"{operation} {case.what[:60]}" for operation, case in CASES])
-def test_a_bad_body_is_refused_by_name_and_changes_nothing(api: Api, shared_target: str, operation: Operation, case: BadBody) -> None:
-    before = state(api, shared_target)
+def test_a_bad_body_is_refused_by_name_and_changes_nothing(api: Api, shared_target: Target, operation: Operation, case: BadBody) -> None:
+    before = state(api, shared_target.queue)
     answer = api.client.request(
         operation.method, path_of(operation, shared_target), content=case.content, headers={"content-type": "application/json"}
     )
@@ -94,7 +106,7 @@ def test_a_bad_body_is_refused_by_name_and_changes_nothing(api: Api, shared_targ
     assert [field for field in fields if field == case.field or field.startswith(case.field + ".")], fields
     assert fields[0] in problem["detail"]
     assert len(answer.content) < 20_000, "a refusal does not repeat what was sent"
-    assert state(api, shared_target) == before
+    assert state(api, shared_target.queue) == before
 
 
 @pytest.mark.parametrize("name", ["a%00b", "%00", "%ff", "%ED%A0%80", "a%0A", "%20", "x" * 129, "'; drop table queue --", "%F0%9F%8E%A7"])

@@ -202,7 +202,8 @@ def test_the_history_tells_what_ended_each_attempt_newest_first(api: Api, queue:
     api.nack(api.claim_one(queue, "first")["receipt"], error="disk full")
     api.nack(api.claim_one(queue, "second")["receipt"], error="disk still full")
     newest, oldest = api.checkpoints(message_id)
-    assert (oldest["kind"], oldest["generation"], newest["generation"]) == ("nacked", 1, 2)
+    assert (oldest["kind"], oldest["reason"], oldest["generation"]) == ("error_boundary", "nacked", 1)
+    assert (newest["kind"], newest["reason"], newest["generation"]) == ("error_boundary", "nacked", 2)
     assert oldest["facts"] | {"error": "disk full", "worker_id": "first", "retry_count": 1, "will_retry": True} == oldest["facts"]
     assert newest["facts"] | {"error": "disk still full", "worker_id": "second", "will_retry": False} == newest["facts"]
 

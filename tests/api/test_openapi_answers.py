@@ -58,6 +58,7 @@ def seen(server: Server) -> Iterator[set[tuple[str, int]]]:
         configure(api, queue)
         work(api, queue)
         operate(api, queue)
+        dismiss(api, queue)
         refuse(api, queue)
         client.delete(f"/queues/{queue}", params={"force": True})
         for path in ("/healthz", "/readyz", "/metrics"):
@@ -92,20 +93,43 @@ def work(api: Api, queue: str) -> None:
     api.call("GET", f"/queues/{queue}/messages")
     api.call("GET", f"/queues/{queue}/messages", params={"limit": 1, "status": "completed"})
     api.call("GET", "/leases", params={"queue": queue, "limit": 1})
-    api.call("POST", "/recovery/sweep", {})
     api.call("GET", "/recovery")
     api.call("GET", "/stats")
 
 
 def operate(api: Api, queue: str) -> None:
-    for verb in ("pause", "resume", "purge", "redrive"):
-        path = f"/queues/{queue}/{verb}"
+    """Make the calls whose body may be left out. The worker has the queue's name, and goes on holding a lease."""
+    cancelled, acked, _held = api.send(queue, *range(3))
+    receipts = {lease["message"]["id"]: lease["receipt"] for lease in api.claim(queue, worker_id=queue, max_messages=3)}
+    api.ack(receipts[acked])
+    for path in (
+        f"/messages/{cancelled}/cancel",
+        f"/workers/{queue}/drain",
+        "/recovery/sweep",
+        *(f"/queues/{queue}/{verb}" for verb in ("pause", "resume", "purge", "redrive")),
+    ):
         api.call("POST", path)
         api.call("POST", path, expect=403, headers={"origin": "http://elsewhere.example"})
         api.call("POST", path, {"unknown_field": 1}, expect=422)
         api.call("POST", path, expect=415, content=b"{}")
         api.call("POST", path, expect=413, content=b" " * (8 * 1024 * 1024 + 1))
+    api.message(cancelled)
+    api.call("POST", f"/messages/{acked}/cancel", expect=409)
+    api.call("POST", "/messages/0/cancel", expect=404)
+    api.call("POST", "/workers/nope/drain", expect=404)
+    for verb in ("pause", "resume", "purge", "redrive"):
         api.call("POST", f"/queues/nope/{verb}", expect=404)
+
+
+def dismiss(api: Api, worker_id: str) -> None:
+    assert api.call("GET", f"/workers/{worker_id}")["leases"]
+    api.call("GET", "/workers", params={"limit": 1})
+    api.call("GET", "/workers", params={"limit": 1000})
+    api.call("DELETE", f"/workers/{worker_id}", expect=204)
+    api.call("GET", "/workers", params={"limit": 0}, expect=422)
+    for method in ("GET", "DELETE"):
+        api.call(method, f"/workers/{worker_id}", expect=404)
+        api.call(method, f"/workers/{'x' * 201}", expect=422)
 
 
 def refuse(api: Api, queue: str) -> None:
@@ -115,7 +139,7 @@ def refuse(api: Api, queue: str) -> None:
         client.request(method, path, content=b"{}")
         client.request(method, path, json={"unknown_field": 1})
         client.request(method, path, content=b" " * (8 * 1024 * 1024 + 1), headers={"content-type": "application/json"})
-    for verb in ("beat", "ack", "nack", "release", "recovery/sweep"):
+    for verb in ("beat", "ack", "nack", "release"):
         client.post(f"/{verb}", content=b"{}")
         client.post(f"/{verb}", json={"unknown_field": 1})
         client.post(f"/{verb}", content=b" " * (8 * 1024 * 1024 + 1), headers={"content-type": "application/json"})

@@ -34,27 +34,33 @@ def places(value: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]
         yield from places(each, (*where, step))
 
 
-def answer(server: Server, queue: str, operation: Operation, body: Any) -> int:
+@pytest.fixture
+def target(server: Server, queue: str) -> str:
+    """A queue, and a worker of the same name."""
+    server.api.claim(queue, worker_id=queue)
+    return queue
+
+
+def answer(server: Server, target: str, operation: Operation, body: Any) -> int:
     # A claim that waits is right to wait, and would only make the test wait with it.
     assume(not (isinstance(body, dict) and isinstance(body.get("wait"), int | float) and 0 < body["wait"] <= 50))
-    content = json.dumps(body).encode()
+    message_id = server.api.send(target, "work")[0] if "{message_id}" in operation.path else None
+    path = operation.path.format(queue=target, message_id=message_id, worker_id=target)
     headers = {"content-type": "application/json"}
-    return server.api.client.request(
-        operation.method, operation.path.format(queue=queue, worker_id=queue), content=content, headers=headers
-    ).status_code
+    return server.api.client.request(operation.method, path, content=json.dumps(body).encode(), headers=headers).status_code
 
 
 @pytest.mark.parametrize("operation", with_body(), ids=str)
 @many
 @given(body=values)
-def test_any_json_is_answered(server: Server, queue: str, operation: Operation, body: Any) -> None:
-    assert answer(server, queue, operation, body) < 500
+def test_any_json_is_answered(server: Server, target: str, operation: Operation, body: Any) -> None:
+    assert answer(server, target, operation, body) < 500
 
 
 @pytest.mark.parametrize("operation", [each for each in with_body() if example(each.body_schema)], ids=str)
 @many
 @given(data=st.data())
-def test_a_good_body_with_anything_in_any_place_is_answered(server: Server, queue: str, operation: Operation, data: st.DataObject) -> None:
+def test_a_good_body_with_anything_in_any_place_is_answered(server: Server, target: str, operation: Operation, data: st.DataObject) -> None:
     body = copy.deepcopy(example(operation.body_schema))
     if "wait" in body:
         body["wait"] = 0
@@ -64,7 +70,7 @@ def test_a_good_body_with_anything_in_any_place_is_answered(server: Server, queu
         for step in inside:
             holder = holder[step]
         holder[last] = data.draw(values)
-    assert answer(server, queue, operation, body) < 500
+    assert answer(server, target, operation, body) < 500
 
 
 def test_after_all_that_the_service_is_well(server: Server, queue: str) -> None:

@@ -7,11 +7,14 @@ from urllib.parse import quote
 
 import pytest
 from harness.api import Api, Json
+from harness.holding import holding
 from harness.metrics import value
 from harness.postgres import execute
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
+
+from app.store.chores import ALL_SHARDS, Chore
 
 ODD_NAMES = [
     "a/b",
@@ -137,6 +140,37 @@ def test_of_more_than_a_thousand_leases_a_thousand_are_shown_and_all_are_counted
     assert (worker["held_leases"], len(worker["leases"])) == (1005, 1000)
     api.call("DELETE", path(f"{queue}-w"), expect=204)
     assert sum(len(claim(api, queue, f"{queue}-next", max_messages=1000)["leases"]) for _ in range(2)) == 1005
+
+
+@pytest.mark.scar(47)
+async def test_a_list_shows_how_many_leases_each_worker_held_when_they_were_last_counted(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    def listed() -> tuple[str | None, dict[str, int]]:
+        page = api.call("GET", "/workers")
+        return page["as_of"], {item["worker_id"]: item["held_leases"] for item in page["items"]}
+
+    nobody_can_count = "select pg_advisory_xact_lock($1, $2)"
+    async with holding(database_url, nobody_can_count, Chore.COUNT.value, ALL_SHARDS) as sql:
+        api = start_server().api
+        api.put_queue("too")
+        api.send("default", 1, 2)
+        api.send("too", 3, 4)
+        receipt = claim(api, "default", "busy", max_messages=2)["leases"][0]["receipt"]
+        for queue, worker_id in (("too", "busy"), ("too", "other"), ("too", "idle")):
+            claim(api, queue, worker_id)
+        registered(api, "idle")
+        assert listed() == (None, {"busy": 0, "idle": 0, "other": 0})
+
+        await sql.execute("commit")
+        until(lambda: listed()[0], timeout=40)
+        counted = listed()
+        await sql.execute("update figure set took = 100")  # what takes so long is not done again for a while
+        assert counted[1] == {"busy": 3, "idle": 0, "other": 1}
+        api.ack(receipt)
+        assert listed() == counted
+        assert drain(api, "busy")["held_leases"] == 3
+        assert registered(api, "busy")["held_leases"] == 2
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7])

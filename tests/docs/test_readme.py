@@ -1,12 +1,15 @@
 """The README does what it says: its commands are run as they stand, on another port."""
 
+import json
 import re
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from harness.api import Json
 from harness.server import Server
 from harness.wait import until
 
@@ -15,28 +18,58 @@ from app.settings import Settings
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PROMISED = "http://127.0.0.1:8080"
+TROUBLE = "What goes wrong, and what the queue does about it"
 
 
-def block(language: str) -> str:
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def block(language: str, heading: str) -> str:
+    """Return the first block in this language under the heading."""
+    found = re.search(rf"^## {heading}\n.*?```{language}\n(.*?)```", README, re.DOTALL | re.MULTILINE)
     assert found
+    assert PROMISED in found[1]
     return found[1]
 
 
+def run_script(server: Server, script: str) -> str:
+    """Run it as it stands, on another port, and return what it printed. It ends with its first command that fails."""
+    line = ["bash", "-euo", "pipefail", "-c", script.replace(PROMISED, server.url)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def answers_to(script: str, server: Server) -> list[Json]:
+    """Run a script and return the JSON documents that it printed, one a line."""
+    return [json.loads(line) for line in run_script(server, script).splitlines() if line]
+
+
 def test_the_first_message_by_curl_is_sent_leased_beaten_for_and_acked(server: Server) -> None:
-    script = block("bash")
-    assert PROMISED in script
-    done = subprocess.run(["bash", "-euc", script.replace(PROMISED, server.url)], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 0, done.stderr
-    assert '"status":"pending"' in done.stdout
-    assert '"body":{"file": "a.wav"}' in done.stdout or '"body":{"file":"a.wav"}' in done.stdout
-    assert '"status":"extended"' in done.stdout
-    assert '"status":"acked","late":false' in done.stdout
+    printed = run_script(server, block("bash", "A first message, by curl"))
+    assert '"status":"pending"' in printed
+    assert '"body":{"file": "a.wav"}' in printed or '"body":{"file":"a.wav"}' in printed
+    assert '"status":"extended"' in printed
+    assert '"status":"acked","late":false' in printed
+
+
+def test_a_poison_message_is_retried_given_up_and_sent_back(start_server: Callable[..., Server]) -> None:
+    _, queue, nacked, second, dead, history, redriven = answers_to(block("bash", TROUBLE), start_server())
+    assert (queue["max_attempts"], queue["dead_letter_queue"], queue["max_in_flight"]) == (2, "dead-letters", 50)
+    assert nacked["results"][0]["status"] == "requeued"
+    assert second["leases"][0]["attempt"] == 2
+    assert (dead["source_queue"], dead["reason"], dead["failed_workers"]) == ("media", "lease_expired", ["worker-1", "worker-2"])
+    assert [entry["reason"] for entry in history["items"]] == ["lease_expired", "nacked"]
+    assert redriven == {"redriven": 1, "more": False}
+
+
+def test_every_call_of_the_table_is_answered(start_server: Callable[..., Server]) -> None:
+    table = README.split("\n| for | call | what it does |\n", 1)[1].split("\n\n", 1)[0]
+    calls = re.findall(r"`(call [^`]+)`", table)
+    assert len(calls) > len(table.splitlines())
+    answers = answers_to("\n".join([block("bash", TROUBLE), *calls]), start_server())
+    assert len(answers) == 7 + len(calls) - 1  # a deletion has no answer
 
 
 def test_the_first_worker_in_python_runs_until_sigterm(server: Server) -> None:
-    program = block("python")
-    assert PROMISED in program
+    program = block("python", "A first worker, in Python")
     worker = subprocess.Popen([sys.executable, "-c", program.replace(PROMISED, server.url)], stderr=subprocess.PIPE, text=True)
 
     def completed() -> bool:

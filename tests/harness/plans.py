@@ -6,7 +6,7 @@ import asyncpg
 import orjson
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
-Node = dict[str, Any]
+Node: TypeAlias = dict[str, Any]
 
 
 async def explain(sql: Connection, statement: str, *arguments: object) -> list[Node]:
@@ -44,10 +44,15 @@ def scans(nodes: list[Node], table: str) -> list[Node]:
 
 def rows_read(nodes: list[Node], table: str) -> int:
     """Count the rows of a table that the statement looked at, those that it then left out among them."""
-    left_out = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
-    return round(
-        sum((node["Actual Rows"] + sum(node.get(each, 0) for each in left_out)) * node["Actual Loops"] for node in scans(nodes, table))
-    )
+    returned: float = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(nodes, table))
+    return round(returned) + rows_left_out(nodes, table)
+
+
+def rows_left_out(nodes: list[Node], table: str) -> int:
+    """Count the rows of a table that the statement looked at in vain."""
+    reasons = ("Rows Removed by Filter", "Rows Removed by Index Recheck")
+    in_vain: float = sum(node.get(reason, 0) * node["Actual Loops"] for node in scans(nodes, table) for reason in reasons)
+    return round(in_vain)
 
 
 def buffers(nodes: list[Node]) -> int:
@@ -65,15 +70,16 @@ async def fill(
     completed: int = 0,
     queue_id: int = 1,
     keys: int = 1,
-    analyze: bool = True,
+    work_type: str = "a",
+    task_id: str = "t",
 ) -> None:
     """Put messages in all states into a queue, those that are not ready first, so that they are in front by age.
 
-    All are of the work type `a` and the task `t`, and all states have the same fairness keys.
+    Those of all states have the same fairness keys, work type and task.
     """
     insert = (
         "insert into message (shard, queue_id, body, priority, work_type, task_id, fairness_key, status{}) "
-        f"select 0, {queue_id}, '1', 0, 'a', 't', 'key-' || n % {keys}, {{}} from generate_series(1, $1) as n"
+        f"select 0, {queue_id}, '1', 0, '{work_type}', '{task_id}', 'key-' || n % {keys}, {{}} from generate_series(1, $1) as n"
     )
     await sql.execute(insert.format(", available_at", "'scheduled', now() + interval '1 hour'"), delayed)
     await sql.execute(insert.format(", generation", "'in_progress', 1"), leased)
@@ -82,11 +88,9 @@ async def fill(
     await sql.execute(
         "insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id) "
         "select 0, id, queue_id, 1, now(), now() + interval '1 hour', now() + interval '1 hour', now() + interval '12 hours', 'w' "
-        "from message where status = 'in_progress' and queue_id = $1",
+        "from message where status = 'in_progress' and queue_id = $1 on conflict do nothing",
         queue_id,
     )
-    if analyze:
-        await sql.execute("analyze")
 
 
 def _flatten(node: Node) -> list[Node]:

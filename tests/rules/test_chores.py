@@ -86,6 +86,7 @@ async def test_a_chore_is_left_alone_while_another_replica_is_at_it(own_sql: Con
     assert await own_sql.fetchval(left) == 0
 
 
+@pytest.mark.scar(27)
 def test_a_chore_that_fails_holds_up_no_other_and_is_tried_again(start_server: Callable[..., Server], database_url: str) -> None:
     do, left = WORK[Chore.TRIM]
     execute(database_url, do)

@@ -93,6 +93,7 @@ def test_kill_9_of_the_service_under_load_loses_nothing_that_was_answered(postgr
         check_answers_hold(second.api, load)
 
 
+@pytest.mark.scar(27)
 @pytest.mark.rule(7, 8)
 def test_a_crash_of_postgres_under_load_loses_nothing_that_was_answered_and_the_service_recovers(postgres_of_own: OwnPostgres) -> None:
     with Server(postgres_of_own.url) as server:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import asyncpg
-import orjson
 import pytest
+from harness.plans import explain, fill
 from harness.postgres import execute
 from harness.server import Server
 from harness.wait import until
@@ -61,24 +61,9 @@ async def test_beats_are_heap_only_updates(start_server: Callable[..., Server], 
 
 
 @pytest.mark.scar(39)
-@pytest.mark.parametrize("plans", ["force_generic_plan", "force_custom_plan"])
-async def test_a_claim_reads_no_row_that_is_not_ready(own_sql: Connection, plans: str) -> None:
-    await fill(own_sql, ready=1000, delayed=5000, leased=5000, completed=5000)
-    await own_sql.execute(f"set plan_cache_mode = {plans}")
-    slots = 10
-    columns = [[None] * slots, [None] * slots, [None] * slots, list(range(slots))]
-    nodes = await explain(own_sql, CLAIMS[PICK_ANY], 0, 1, "", 0, False, [], ["w"] * slots, *columns)
-    scans = [node for node in nodes if node.get("Relation Name") == "message"]
-    assert scans
-    assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan", "ModifyTable"}
-    assert sum(node.get("Rows Removed by Filter", 0) + node.get("Rows Removed by Index Recheck", 0) for node in scans) == 0
-    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans if node["Node Type"] != "ModifyTable")
-    assert read <= 5 * slots
-
-
-@pytest.mark.scar(39)
 async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> None:
-    await fill(own_sql, ready=0, delayed=0, leased=20000, completed=5000)
+    await fill(own_sql, ready=0, leased=20000, completed=5000)
+    await own_sql.execute("analyze")
     await own_sql.execute(
         "update lease set check_at = now(), expires_at = now() where message_id in (select message_id from lease limit 20)"
     )
@@ -274,36 +259,3 @@ def refuse(database_url: str, table: str, condition: str, event: str) -> None:
     name = f"refuse_{table}_{event}"
     execute(database_url, f"create function {name}() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
     execute(database_url, f"create trigger {name} before {event} on {table} for each row when ({condition}) execute function {name}()")
-
-
-async def fill(sql: Connection, *, ready: int, delayed: int, leased: int, completed: int) -> None:
-    """Put messages in all states into the queue `default`, those that are not ready first."""
-    insert = (
-        "insert into message (shard, queue_id, body, priority, fairness_key, status{}) "
-        "select 0, 1, '1', 0, ''{} from generate_series(1, $1)"
-    )
-    await sql.execute(insert.format(", available_at", ", 'scheduled', now() + interval '1 hour'"), delayed)
-    await sql.execute(insert.format(", generation", ", 'in_progress', 1"), leased)
-    await sql.execute(insert.format(", generation, ended_by, finished_at", ", 'completed', 1, 'acked', now()"), completed)
-    await sql.execute(insert.format("", ", 'pending'"), ready)
-    await sql.execute(
-        "insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id) "
-        "select 0, id, 1, 1, now(), now() + interval '1 hour', now() + interval '1 hour', now() + interval '12 hours', 'w' "
-        "from message where status = 'in_progress'"
-    )
-    await sql.execute("analyze")
-
-
-async def explain(sql: Connection, statement: str, *arguments: object) -> list[dict[str, Any]]:
-    """Run the statement in a transaction that is rolled back, and return every node of its plan, as executed."""
-    transaction = sql.transaction()
-    await transaction.start()
-    try:
-        (plan,) = orjson.loads(await sql.fetchval(f"explain (analyze, format json) {statement}", *arguments))
-    finally:
-        await transaction.rollback()
-
-    def flatten(node: dict[str, Any]) -> list[dict[str, Any]]:
-        return [node, *(inner for child in node.get("Plans", []) for inner in flatten(child))]
-
-    return flatten(plan["Plan"])

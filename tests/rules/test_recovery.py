@@ -65,6 +65,7 @@ def test_error_checkpoint_creation(start_server: Callable[..., Server], database
     assert len(api.checkpoints(message_id)) == 2
 
 
+@pytest.mark.scar(35)
 @pytest.mark.rule(10)
 def test_a_row_that_postgres_refuses_is_an_error_and_the_rest_is_recovered(start_server: Callable[..., Server], database_url: str) -> None:
     api = start_server(sweep_interval=RARELY).api

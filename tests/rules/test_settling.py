@@ -133,6 +133,7 @@ def test_repeated_nacks_and_releases_answer_the_same_and_count_once(api: Api, qu
     assert api.message(released_id)["released_count"] == 1
 
 
+@pytest.mark.scar(32)
 @pytest.mark.rule(9)
 def test_a_release_is_not_an_attempt(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "work", max_attempts=1)
@@ -144,6 +145,7 @@ def test_a_release_is_not_an_attempt(api: Api, queue: str) -> None:
     assert (message["status"], message["attempt_count"], message["released_count"]) == ("pending", 0, 3)
 
 
+@pytest.mark.scar(30)
 @pytest.mark.rule(9)
 def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "poison", max_attempts=2)
@@ -158,6 +160,7 @@ def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: st
     ]
 
 
+@pytest.mark.scar(31)
 @pytest.mark.rule(9, 14)
 def test_an_unconfirmed_delivery_is_not_an_attempt_but_has_a_cap_of_its_own(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "work", max_attempts=1)
@@ -167,6 +170,7 @@ def test_an_unconfirmed_delivery_is_not_an_attempt_but_has_a_cap_of_its_own(api:
     assert (message["attempt_count"], message["unconfirmed_count"], message["error"]) == (0, 20, "Never confirmed")
 
 
+@pytest.mark.scar(34)
 @pytest.mark.rule(10)
 async def test_counters_saturate(api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]") -> None:
     most = 2**31 - 1

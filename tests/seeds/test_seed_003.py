@@ -1,0 +1,320 @@
+"""The lease and recovery system: each line of its "Test Coverage", its statistics, and its monitoring queries, as users call them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from harness.api import Api, Json
+from harness.operating import RARELY
+from harness.postgres import Databases, execute
+from harness.server import Server
+from harness.wait import until
+
+from leasebeat import Client, Context, Heartbeat, HeldMessage, LeaseConflictError, LeasedMessage, LeaseExpiredError, LeaseExtender, Worker
+
+LONG = 20
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with Client(server.url) as client:
+        yield client
+
+
+def held(api: Api, queue: str) -> list[Json]:
+    """Return the queue's active leases."""
+    return list(api.call("GET", "/leases", params={"queue": queue, "limit": 1000})["items"])
+
+
+def once(api: Api, message_id: str, status: str) -> Json:
+    """Wait for the message to be in this state, and return it."""
+    return until(lambda: (message := api.message(message_id))["status"] == status and message)
+
+
+def run_out_unseen(database_url: str) -> None:
+    """Make all leases run out, with no timer knowing of it."""
+    execute(database_url, "update lease set expires_at = now(), check_at = now()")
+
+
+# --- leases
+
+
+def test_lease_acquisition_atomic_cas(api: Api, queue: str) -> None:
+    """Twenty callers for ten items: each item has exactly one holder, and the others get nothing."""
+    ids = api.send(queue, *range(10))
+    with ThreadPoolExecutor(20) as pool:
+        claims = list(pool.map(lambda n: api.claim(queue, f"worker-{n}"), range(20)))
+    holders = {lease["message"]["id"]: f"worker-{n}" for n, leases in enumerate(claims) for lease in leases}
+    assert sorted(map(len, claims)) == [0] * 10 + [1] * 10
+    assert sorted(holders, key=int) == ids
+    assert {lease["message_id"]: lease["worker_id"] for lease in held(api, queue)} == holders
+    assert {api.message(each)["status"] for each in ids} == {"in_progress"}
+
+
+def test_lease_conflict_prevention_two_workers_one_item(start_server: Callable[..., Server]) -> None:
+    """Each worker calls a server of its own."""
+    apis = [start_server().api for _ in range(2)]
+    for round_ in range(20):
+        apis[0].send("default", round_)
+        together = threading.Barrier(2)
+
+        def claim(n: int, together: threading.Barrier = together) -> list[Json]:
+            together.wait()
+            return apis[n].claim("default", f"worker-{n}")
+
+        with ThreadPoolExecutor(2) as pool:
+            (lease,) = (lease for leases in pool.map(claim, range(2)) for lease in leases)
+        assert (lease["message"]["body"], lease["generation"]) == (round_, 1)
+
+
+def test_lease_renewal_via_heartbeat(api: Api, client: Client, queue: str) -> None:
+    client.send(queue, "work")
+    (lease,) = client.claim(queue, worker_id="worker-1", visibility_timeout=30)
+    (before,) = held(api, queue)
+    assert before["last_beat_at"] is None
+    assert client.beat(lease).status == "extended"
+    (after,) = held(api, queue)
+    assert after["acquired_at"] == before["acquired_at"] < after["last_beat_at"]
+    assert before["expires_in"] <= 30
+    assert 200 < after["expires_in"] <= 300
+
+
+def test_lease_renewal_raises_when_expired_or_held_by_another_worker(api: Api, client: Client, queue: str) -> None:
+    sent = client.send(queue, "work")
+    (stale,) = client.claim(queue, worker_id="worker-1", visibility_timeout=0.1)
+    once(api, sent.id, "pending")
+    with pytest.raises(LeaseExpiredError):
+        client.beat(stale)
+    (holder,) = client.claim(queue, worker_id="worker-2", wait=LONG)
+    before = held(api, queue)
+    with pytest.raises(LeaseConflictError):
+        client.beat(stale)
+    assert [(each["worker_id"], each["expires_at"]) for each in held(api, queue)] == [("worker-2", before[0]["expires_at"])]
+    assert client.ack(holder).status == "acked"
+
+
+@pytest.mark.parametrize("success", [True, False])
+def test_lease_release_success_and_failure(api: Api, queue: str, success: bool) -> None:
+    (message_id,) = api.send(queue, "work", max_attempts=1)
+    receipt = api.claim_one(queue)["receipt"]
+    if success:
+        assert api.ack(receipt, output={"n": 1})[0]["status"] == "acked"
+    else:
+        assert api.nack(receipt, error="disk full")[0]["status"] == "failed"
+    message = api.message(message_id)
+    expected = ("completed", {"n": 1}, None) if success else ("failed", None, "disk full")
+    assert (message["status"], message["output"], message["error"]) == expected
+    assert message["finished_at"]
+    assert message["leased_at"] is None
+    assert held(api, queue) == []
+
+
+def test_priority_based_work_item_ordering(api: Api, queue: str) -> None:
+    for priority in (0, 10, -5, 10, 3):
+        api.send(queue, priority, priority=priority)
+    leases = [api.claim_one(queue)["message"] for _ in range(5)]
+    assert [lease["body"] for lease in leases] == [10, 10, 3, 0, -5]
+    assert int(leases[0]["id"]) < int(leases[1]["id"])
+
+
+# --- what keeps a lease alive in a worker
+
+
+def test_heartbeat_thread_lifecycle_of_a_worker(api: Api, client: Client, queue: str) -> None:
+    """A thread that starts with the work, extends for as long as that moves, says when the lease is lost, and ends with the worker."""
+    client.put_queue(queue, visibility_timeout=2, extension=2, beat_interval=0.2)
+    stalled, kept, lost = threading.Event(), threading.Event(), threading.Event()
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        while not stalled.is_set():
+            context.beat()
+            kept.set()
+            time.sleep(0.02)
+        if context.lost.wait(LONG):
+            lost.set()
+        context.beat()  # raises: what is lost is not settled
+
+    def beating() -> bool:
+        return "leasebeat-beats" in {thread.name for thread in threading.enumerate()}
+
+    sent = client.send(queue, "work")
+    assert not beating()
+    worker = Worker(client, queue, handle, worker_id="worker-1", wait=1, drain_timeout=0.5)
+    running = threading.Thread(target=worker.run)
+    running.start()
+    try:
+        assert kept.wait(LONG)
+        (granted,) = held(api, queue)
+        time.sleep(2 * 2)
+        (extended,) = held(api, queue)
+        assert beating()
+        assert (extended["generation"], extended["acquired_at"]) == (1, granted["acquired_at"])
+        stalled.set()
+        assert lost.wait(LONG)
+        until(lambda: api.message(sent.id)["expired_count"] >= 1)
+    finally:
+        stalled.set()
+        worker.stop()
+        running.join(LONG)
+    assert not running.is_alive()
+    assert not beating()
+
+
+def test_heartbeat_lifecycle_of_a_lease_extender(api: Api, client: Client, queue: str) -> None:
+    """It extends while it is attached and beaten, not before and not after, and says once that the lease is lost."""
+    client.put_queue(queue, visibility_timeout=30, extension=60, beat_interval=0)
+    client.send(queue, "work")
+    (lease,) = client.claim(queue, worker_id="worker-1")
+    told: list[str] = []
+    heartbeat, extender = Heartbeat(), LeaseExtender(on_lost=lambda: told.append("lost"))
+
+    def beats() -> str | None:
+        heartbeat.beat()
+        return str(held(api, queue)[0]["last_beat_at"])
+
+    assert beats() == "None"
+    with extender.attach(HeldMessage(client, lease), heartbeat):
+        first = beats()
+        assert first != "None"
+        assert 30 < held(api, queue)[0]["expires_in"] <= 60
+    assert beats() == first
+    client.release(lease)
+    with extender.attach(HeldMessage(client, lease), heartbeat):
+        for _ in range(3):
+            heartbeat.beat()
+    assert extender.lost.is_set()
+    assert told == ["lost"]
+
+
+# --- recovery
+
+
+def test_recovery_sweep_expired_lease_detection(start_server: Callable[..., Server]) -> None:
+    """By the timer itself: nobody asks for a sweep."""
+    api = start_server().api
+    expired, alive = api.send("default", *range(2))
+    api.claim_one("default", visibility_timeout=0.2)
+    api.claim_one("default")
+    until(lambda: api.call("GET", "/recovery")["total_recovered"] == 1)
+    assert [api.message(each)["status"] for each in (expired, alive)] == ["pending", "in_progress"]
+    assert api.message(expired)["leased_at"] is None
+
+
+def test_retry_logic_requeue_vs_permanent_failure(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work", max_attempts=2)
+    for retry, status, error in ((1, "pending", "Lease expired - retry 1/2"), (2, "failed", "Max retries exceeded")):
+        api.claim_one(queue, visibility_timeout=0.1)
+        message = once(api, message_id, status)
+        assert (message["attempt_count"], message["max_attempts"], message["error"]) == (retry, 2, error)
+        assert held(api, queue) == []
+    assert api.claim(queue) == []
+
+
+def test_error_checkpoint_creation(api: Api, queue: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    lease = api.claim_one(queue, "worker-7", visibility_timeout=0.1)
+    (checkpoint,) = until(lambda: api.checkpoints(message_id))
+    assert (checkpoint["kind"], checkpoint["reason"], checkpoint["generation"]) == ("error_boundary", "lease_expired", 1)
+    facts = {"error": "Lease expired", "retry_count": 1, "max_retries": 3, "will_retry": True, "worker_id": "worker-7"}
+    assert checkpoint["facts"] | facts == checkpoint["facts"]
+    assert checkpoint["facts"]["acquired_at"] < checkpoint["facts"]["expires_at"]
+    assert checkpoint["created_at"] >= lease["expires_at"]
+
+
+def test_checkpoint_cleanup(api: Api, queue: str) -> None:
+    """Of a task's 105, the newest 100 stay."""
+    ids = api.send(queue, *range(3), task_id=queue, max_attempts=1000)
+    for _ in range(35):
+        api.nack(*(lease["receipt"] for lease in api.claim(queue, max_messages=3)))
+
+    def kept() -> list[int]:
+        return sorted(each["generation"] for message_id in ids for each in api.checkpoints(message_id))
+
+    def swept() -> bool:
+        api.call("POST", "/recovery/sweep", {})
+        return len(kept()) == 100
+
+    assert until(swept, timeout=LONG)
+    assert kept() == [2, *(generation for generation in range(3, 36) for _ in ids)]
+
+
+def test_scan_and_recover_returns_recovery_stats(start_server: Callable[..., Server], database_url: str) -> None:
+    api = start_server(sweep_interval=RARELY).api
+    api.send("default", *range(2))
+    api.send("default", "last attempt", max_attempts=1)
+    api.claim("default", max_messages=3)
+    run_out_unseen(database_url)
+    stats = api.call("POST", "/recovery/sweep", {})
+    assert stats.pop("scan_duration_ms") > 0
+    assert stats == {"expired_found": 3, "recovered": 2, "failed": 1, "checkpoints_created": 3, "errors": 0}
+
+
+def test_get_statistics(start_server: Callable[..., Server], database_url: str) -> None:
+    api = start_server(sweep_interval=RARELY).api
+    before = api.call("GET", "/recovery")
+    assert (before["is_running"], before["total_recovered"], before["total_failed"], before["recovery_rate"]) == (True, 0, 0, None)
+    api.send("default", *range(3))
+    api.send("default", "last attempt", max_attempts=1)
+    api.claim("default", max_messages=4)
+    run_out_unseen(database_url)
+    scan = api.call("POST", "/recovery/sweep", {})
+    after = api.call("GET", "/recovery")
+    assert after["is_running"] is True
+    assert after["total_scans"] > before["total_scans"]  # by the sweep, and by what the timer does as it starts
+    assert (after["total_recovered"], after["total_failed"], after["recovery_rate"]) == (3, 1, 0.75)
+    assert after["last_scan"] | scan == after["last_scan"]
+
+
+# --- monitoring and debugging
+
+
+@pytest.fixture(scope="module")
+def monitored(postgres: Databases) -> Iterator[Api]:
+    """A service with three leases, one without a beat for long and one that ran out half an hour ago, and four finished messages.
+
+    Nothing stays overdue for longer than a few milliseconds but what Postgres refuses to end.
+    """
+    url = postgres.create()
+    with Server(url) as server:
+        api = server.api
+        retried, *_ = api.send("default", "retried", priority=1), api.send("default", *range(2))
+        api.send("default", "last attempt", max_attempts=1)
+        api.nack(api.claim_one("default")["receipt"])
+        leases = {lease["message"]["body"]: lease["receipt"] for lease in api.claim("default", max_messages=4)}
+        api.nack(leases.pop("last attempt"))
+        api.ack(*leases.values())
+        assert api.message(retried[0])["attempt_count"] == 1
+
+        api.send("default", "overdue", "stale", "alive")
+        ids = {lease["message"]["body"]: int(lease["message"]["id"]) for lease in api.claim("default", "worker-9", max_messages=3)}
+        execute(url, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
+        execute(url, "create trigger refuse before delete on lease for each row execute function refuse()")
+        execute(url, "update lease set beat_at = now() - interval '121 seconds' where message_id = $1", ids["stale"])
+        execute(
+            url,
+            "update lease set beat_at = now() - interval '90 minutes', expires_at = now() - interval '30 minutes', check_at = now() "
+            "where message_id = $1",
+            ids["overdue"],
+        )
+        yield api
+
+
+def test_lease_health(monitored: Api) -> None:
+    """Its query counts the leases, and those whose last beat is more than two minutes ago."""
+    counted = {"active": 3, "stale": 2, "overdue": 1}
+    until(lambda: monitored.call("GET", "/stats")["leases"] == counted, timeout=60, pause=0.1)
+
+
+def test_retry_distribution(monitored: Api) -> None:
+    """Its query counts the finished messages by state and retries."""
+    counted = [{"attempt_count": 0, "completed": 2, "failed": 0}, {"attempt_count": 1, "completed": 1, "failed": 1}]
+    until(lambda: monitored.call("GET", "/stats")["retries"] == counted, timeout=60, pause=0.1)
+
+
+def test_debugging_expired_leases(monitored: Api) -> None:
+    """Its query tells minutes, once the difference is taken before it is multiplied."""
+    (item,) = until(lambda: monitored.call("GET", "/leases?overdue=true")["items"], timeout=LONG)
+    assert (item["worker_id"], item["expired"]) == ("worker-9", True)
+    assert [int(item[field] // 60) for field in ("since_beat", "overdue")] == [90, 30]
