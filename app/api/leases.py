@@ -12,7 +12,7 @@ from app.api.params import MessageCursor, PageLimit, QueuePath, id_number
 from app.api.presence import unless_gone
 from app.api.rows import active_lease_view, lease_view, page
 from app.api.service import Service, service_of
-from app.errors import documented
+from app.errors import documented, invalid_request
 from app.leases import outcomes
 from app.leases.receipts import LeaseName
 from app.store.ack import Ack
@@ -141,6 +141,8 @@ async def list_leases(
     reads = service.store.reads
     queue_id = (await service.queue_named(queue)).id if queue else None
     if overdue:
+        if cursor:
+            raise invalid_request([{"loc": ("query", "cursor"), "msg": "There is one page of overdue leases: leave it out."}])
         as_of, rows = await reads.overdue_leases(queue_id=queue_id, worker_id=worker_id, limit=limit)
     else:
         as_of, rows = await reads.leases(queue_id=queue_id, worker_id=worker_id, overdue=overdue, after=id_number(cursor), limit=limit + 1)

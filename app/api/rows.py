@@ -38,7 +38,7 @@ def lease_view(lease: GrantedLease, queue: str, receipts: Receipts) -> dict[str,
     return {
         "receipt": receipts.issue(lease.shard, lease.message_id, lease.generation),
         "generation": lease.generation,
-        "attempt": lease.attempt_count + 1,
+        "attempt": lease.attempt,
         "expires_at": lease.expires_at,
         "expires_in": lease.expires_in,
         "deadline_in": lease.deadline_in,

@@ -238,7 +238,7 @@ class MessageFacts(Wire):
     task_id: str | None = Field(description="The larger task that it is part of.", examples=["task-7"])
     created_at: datetime = Field(description="When it was sent.", examples=[EXAMPLE_MOMENT])
     attempt_count: int = Field(description="How many attempts ended by nack or by running out, so far.", examples=[0])
-    max_attempts: int = Field(description="At this many it is given up.", examples=[3])
+    max_attempts: int = Field(description="At this many attempts in its queue it is given up; a dead letter begins anew.", examples=[3])
     source_queue: str | None = Field(description="The queue that a dead letter came from.", examples=[None])
     progress: int | None = Field(description="The last progress that a lease of it reported.", examples=[17])
     detail: Any = Field(description="The last detail that a lease of it reported.", examples=[{"step": "upload"}])
@@ -324,7 +324,7 @@ class ClaimRequest(Wire):
     version: f.Label | None = Field(None, description="The worker's version, for the registry.", examples=["1.4.0"])
     confirm_within: f.LeaseSeconds | None = Field(
         None,
-        description="The leases run out after this many seconds unless a beat confirms them, which brings the full visibility timeout.",
+        description="The leases run out after this many seconds unless a beat or settle confirms them, for the full visibility timeout.",
         examples=[10],
     )
 
@@ -338,7 +338,7 @@ class Lease(Wire):
 
     receipt: str = Field(description="Names this lease in every later call. Keep it secret.", examples=[EXAMPLE_RECEIPT])
     generation: int = Field(description="1 for the message's first lease, 2 for its second, …: the fencing token.", examples=[1])
-    attempt: int = Field(description="1 on the first attempt.", examples=[1])
+    attempt: int = Field(description="1 on the first attempt, and on a dead letter's first in its new queue.", examples=[1])
     expires_at: datetime = Field(description="When the lease expires. For people.", examples=[EXAMPLE_MOMENT])
     expires_in: float = Field(description="Seconds until the lease expires.", examples=[300.0])
     deadline_in: float = Field(description="Seconds until its hard end, which no beat moves.", examples=[43200.0])

@@ -32,10 +32,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class Service:
-    """One replica: its store, and the key to the receipts, which it reads from the database when that first answers.
-
-    `held_leases` returns when the leases that each worker holds were last counted, and the counts.
-    """
+    """One replica: its store, and the key to the receipts, which it reads from the database when that first answers."""
 
     database: Database
     store: Store

@@ -42,6 +42,7 @@ async def list_workers(request: Request, cursor: WorkerCursor = "", limit: PageL
 async def get_worker(worker_id: WorkerPath, request: Request) -> Response:
     """Return a worker, with the leases that it holds now."""
     service = service_of(request)
+    await service.store.registry.flush()  # it may have shown itself here a moment ago
     row = await workers.get(service.database.reads, worker_id)
     if row is None:
         raise worker_not_found(worker_id)

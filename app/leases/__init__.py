@@ -7,6 +7,8 @@ nack and release end it; when it runs out, it is reclaimed.
 
     scheduled ──due──▶ pending ──claim──▶ in_progress ──ack──▶ completed
         ▲                 ▲                   │
-        │                 ├─release, run out──┤
-        └─nack with delay─┴──────nack─────────┴──last attempt──▶ failed
+        │                 ├──────release──────┤
+        └─────backoff─────┴──nack, run out────┴──last attempt──▶ failed, or pending in the dead-letter queue
+
+Whatever is not final may be cancelled. A redrive sends dead letters and failed messages back to `pending`.
 """

@@ -68,7 +68,7 @@ placed as materialized (
 returned as (
     update message
     set queue_id = coalesce(ended.grave, message.queue_id),
-        source_queue = case when ended.grave is null then message.source_queue else ended.queue_name end,
+        source_queue = case when ended.grave is null then message.source_queue else coalesce(message.source_queue, ended.queue_name) end,
         status = case when ended.failed then 'failed' when ended.wait > 0 then 'scheduled' else 'pending' end,
         finished_at = case when ended.failed then now() end,
         available_at = now() + make_interval(secs => ended.wait),

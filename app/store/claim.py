@@ -54,6 +54,7 @@ select
         when coalesce(place, 1) = 1 then json_build_object(
             'visits', (select json_agg(json_build_array(fairness_key, quantum, allowance) order by again, position) from turn),
             'room', shop.room,
+            'cut', exists (select from shares where position > 0 and allowance = 0),
             'limited', shop.max_in_flight is not null,
             'served', case when cardinality(shop.slots) < cardinality($7::text[]) then shop.slots end
         )::text
@@ -62,7 +63,7 @@ select
     termed.shard, termed.id, generation, expires_at,
     extract(epoch from expires_at - now())::float8 as expires_in, extract(epoch from deadline - now())::float8 as deadline_in,
     termed.beat_interval, termed.extension, body, headers, priority, fairness_key, work_type, task_id, termed.created_at, attempt_count,
-    attempts_allowed, source_queue, progress, detail
+    attempt_count - attempts_before + 1 as attempt, attempts_allowed, source_queue, progress, detail
 from shop
 left join termed on true
 order by place
@@ -94,7 +95,8 @@ select
     extract(epoch from lease.deadline - now())::float8 as deadline_in,
     {BEAT_INTERVAL} as beat_interval, {EXTENSION} as extension,
     message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
-    message.attempt_count, coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.source_queue, message.progress,
+    message.attempt_count, message.attempt_count - message.attempts_before + 1 as attempt,
+    coalesce(message.max_attempts, queue.max_attempts) as max_attempts, message.source_queue, message.progress,
     message.detail
 from (select distinct * from unnest($2::text[], $3::text[]) as asked(worker_id, claim_id)) as asked
 cross join lateral (
@@ -154,6 +156,7 @@ class GrantedLease:
     task_id: str | None
     created_at: datetime
     attempt_count: int
+    attempt: int
     max_attempts: int
     source_queue: str | None
     progress: int | None
@@ -212,8 +215,9 @@ async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collec
         if slots and terms.limited and not held:
             continue  # and again, while the queue's row is held
         visits = _visits(terms, leased)
-        stall.rotation.advance(visits)
-        if not slots or len(leased) == terms.room or not _more_may_be_ready(visits, terms.room, left):
+        if terms.room:  # else nobody has had a turn
+            stall.rotation.advance(visits)
+        if not slots or len(leased) == terms.room or not (terms.cut or _more_may_be_ready(visits, terms.room, left)):
             break
     return granted
 
@@ -228,11 +232,13 @@ async def first_ready(pool: Pool, stall: Stall, aside: Collection[int]) -> int |
 class _Terms:
     """What a statement tells beside the leases: the keys it visited (key, quantum, allowance), and on what terms it granted.
 
-    `room` is how many leases it might grant, `served` are the slots (from 1) it might grant them to, None for all.
+    `room` is how many leases it might grant, `served` are the slots (from 1) it might grant them to, None for all. `cut` tells that keys
+    had no turn because those before them might have filled the room.
     """
 
     visits: list[tuple[str, int, int]] | None
     room: int
+    cut: bool
     limited: bool
     served: list[int] | None
 

@@ -44,6 +44,8 @@ HOT_SESSION = _SESSION | {
     "enable_sort": "off",
     "enable_incremental_sort": "off",
     "plan_cache_mode": "force_generic_plan",
+    # A replica that freezes in the middle of a claim must not keep a queue's row from the others.
+    "idle_in_transaction_session_timeout": "5s",
 }
 
 

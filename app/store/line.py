@@ -83,7 +83,7 @@ class Serving:
 class Line:
     """Everybody who waits for one queue's messages, or for those of one filter, first come first served."""
 
-    def __init__(self, queue: QueueRef, wanted: Filter, serving: Serving) -> None:
+    def __init__(self, queue: QueueRef, wanted: Filter, serving: Serving, turn: asyncio.Lock) -> None:
         self.callers: deque[_Caller] = deque()
         self._queue = queue
         self._serving = serving
@@ -91,7 +91,7 @@ class Line:
         self._aside = Aside()
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()  # leases are granted, or given back, but never both at once
+        self.turn = turn  # all lines of a queue have one: leases are granted, or given back, but never both at once
         self._inherited: deque[ClaimName] = deque(maxlen=_REMEMBERED_CLAIMS)  # calls whose leases a repeated one has got
 
     async def stand(self, wanted: Claim, wait: float) -> Claimed:
@@ -118,7 +118,7 @@ class Line:
         caller = _Caller(self._queue, wanted, patient=False)
         if wanted.name is None:
             return caller.claimed([])
-        async with self._turn:
+        async with self.turn:
             known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, [wanted.name])
             self._inherited.extend(known)
         return caller.claimed(known.get(wanted.name, []), repeated=True)
@@ -127,7 +127,7 @@ class Line:
         """Release leases that nobody was there to take, unless a repeated call has got them since."""
         if claimed.repeated or not claimed.leases:
             return
-        async with self._turn:
+        async with self.turn:
             if claimed.name not in self._inherited:
                 await self._serving.release(claimed.leases)
 
@@ -163,7 +163,7 @@ class Line:
         standing = list(self.callers)
         batch = self._head()
         try:
-            async with self._turn:
+            async with self.turn:
                 answers = await self._grant(batch)
             for caller, claimed in zip(batch, answers, strict=True):
                 await self._answer(caller, claimed)
@@ -253,8 +253,9 @@ class Line:
             (claimed,) = await self._grant_together([single])
         except asyncpg.PostgresError as error:
             culprit = await first_ready(self._serving.pool, self._stall, self._aside.ids())
-            if culprit is not None:
-                self._aside.put(culprit)
+            if culprit is None:
+                raise  # for no row's sake
+            self._aside.put(culprit)
             log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
             self.wake()
             return caller.claimed([])

@@ -1,5 +1,6 @@
 """Parked claims: calls for leases that wait in memory until messages are ready. They hold no connection (design rule 11)."""
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 
@@ -70,14 +71,16 @@ class Parking:
     def _line(self, queue: QueueRef, wanted: Filter) -> Line:
         line = self._lines.get((queue.id, wanted))
         if line is None:
-            line = self._lines[queue.id, wanted] = Line(queue, wanted, self._serving)
-            self._of_queue.setdefault(queue.id, {})[wanted] = line
             self._forget_idle()
+            siblings = self._of_queue.setdefault(queue.id, {})
+            # One turn for all: claims from a queue that limits its leases wait for its row with one connection, not with all there are.
+            turn = next((each.turn for each in siblings.values()), None) or asyncio.Lock()
+            line = self._lines[queue.id, wanted] = siblings[wanted] = Line(queue, wanted, self._serving, turn)
         self._lines.move_to_end((queue.id, wanted))
         return line
 
     def _forget_idle(self) -> None:
-        if len(self._lines) <= _IDLE_LINES:
+        if len(self._lines) < _IDLE_LINES:
             return
         idle = next((place for place, line in self._lines.items() if not line.callers), None)
         if idle is None:

@@ -3,7 +3,7 @@
 from app.store.database import Pool, fetch
 
 REMOVE = """
--- Locks: the deleted queue's own row, skipping one that another replica works on; its messages, which nobody else uses.
+-- Locks: the deleted queue's own row, skipping one that another replica works on; its messages, which only a late report may use.
 -- Index: message_status, message_pkey, checkpoint_pkey.
 with gone as materialized (
     select id, shard from deleted_queue order by id limit 1 for update skip locked
@@ -15,6 +15,7 @@ doomed as materialized (
         select shard, id from message
         where message.shard = gone.shard and message.queue_id = gone.id and message.status <> ''
         limit $1
+        for update
     ) as message
 ),
 forgotten as (

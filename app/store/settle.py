@@ -22,7 +22,7 @@ class Settled:
 
 
 # Whose newest checkpoints are kept together: a task's, or those of a message that belongs to none.
-HISTORY = "coalesce(message.task_id, 'message:' || message.id)"
+HISTORY = "coalesce('task:' || message.task_id, 'message:' || message.id)"
 
 _REPORT = f"""
 -- Locks: the messages, shared and in id order, so that none is removed under its report; its own rows.

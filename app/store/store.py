@@ -155,9 +155,10 @@ class Store:
         """Release what a worker holds at this moment, and forget it. Returns whether it was known, or held anything."""
         await self.registry.drain(worker_id, draining=True)  # lest a parked claim of its own gets its leases back
         held = False
-        async for batch in holdings(self._pool, worker_id):
-            await self.release([(each.shard, Release(each.message_id, each.generation)) for each in batch])
-            held = True
+        for _ in range(2):  # a claim that was under way as the drain was ordered may have been granted meanwhile
+            async for batch in holdings(self._pool, worker_id):
+                await self.release([(each.shard, Release(each.message_id, each.generation)) for each in batch])
+                held = True
         return await self.registry.delete(worker_id) or held
 
     async def beat(self, beats: Sequence[tuple[int, Beat]]) -> list[Beaten | RowFaultError]:

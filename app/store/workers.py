@@ -10,6 +10,7 @@ CHANNEL = "leasebeat_workers"
 
 _STALE_S = 120
 _FORGET_S = 86_400
+_FORGET_DRAINING_S = 7 * 86_400
 _BATCH = 1000
 _FORGET_BATCH = 100
 
@@ -94,7 +95,7 @@ _FORGET_SILENT = f"""
 with silent as materialized (
     select worker_id
     from worker
-    where not draining and last_seen_at < now() - make_interval(secs => {_FORGET_S})
+    where last_seen_at < now() - make_interval(secs => case when draining then {_FORGET_DRAINING_S} else {_FORGET_S} end)
       and not exists (select from queue cross join lateral ({_HOLDS.format(worker_id="worker.worker_id")}) as lease)
     limit {_FORGET_BATCH}
     for update skip locked
@@ -171,5 +172,5 @@ async def count_held(pool: Pool, worker_id: str) -> int:
 
 
 async def forget_silent(pool: Pool) -> bool:
-    """Forget a batch of the workers without a sign for a day, a lease, or an order to drain. Returns whether there may be more."""
+    """Forget a batch of workers without a lease, and a sign for a day (draining: a week). Returns whether there may be more."""
     return len(await fetch(pool, _FORGET_SILENT)) == _FORGET_BATCH

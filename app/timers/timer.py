@@ -107,7 +107,10 @@ class Timer:
             try:
                 done = await run(limit)
             except asyncpg.PostgresError as error:
-                if limit == 1 and (culprit := await first()) is not None:
+                if limit == 1:
+                    culprit = await first()
+                    if culprit is None:
+                        raise  # for no row's sake
                     self._aside.put(culprit)
                     stats.errors += 1
                     log.error("row set aside", verb=verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)

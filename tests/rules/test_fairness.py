@@ -178,3 +178,11 @@ def test_each_replica_is_fair(start_server: StartServer) -> None:
     send_to_keys(apis[0], "default", 60, "a", "b", "c")
     taken = Counter(key for n in range(30) for key in keys(apis[n % 2].claim("default", max_messages=3)))
     assert taken == {"a": 30, "b": 30, "c": 30}
+
+
+@pytest.mark.parametrize(("weight", "wanted"), [(5, 3), (1000, 500)])
+def test_a_batch_is_filled_though_the_key_that_might_have_filled_it_runs_dry(api: Api, queue: str, weight: int, wanted: int) -> None:
+    api.put_queue(queue, weights={"a": weight})
+    api.send(queue, "a", fairness_key="a")
+    api.send(queue, *["b"] * 600, fairness_key="b")
+    assert len(api.claim(queue, max_messages=wanted)) == wanted

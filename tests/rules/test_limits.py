@@ -147,3 +147,17 @@ def test_cancels_that_race_acks_leave_each_message_in_one_final_state(start_serv
         expected = {("acked", 409): "completed", ("cancelled", 200): "cancelled"}
         assert apis[0].message(message_id)["status"] == expected[answers[message_id], refused[message_id]]
     assert set(answers.values()) == {"acked", "cancelled"}
+
+
+@pytest.mark.scar(49)
+def test_claims_in_vain_do_not_cost_a_key_its_turn(api: Api, queue: str) -> None:
+    api.put_queue(queue, max_in_flight=1, weights={"b": 5})
+    for key in ("a", "b"):
+        api.send(queue, *[key] * 30, fairness_key=key)
+    taken = []
+    for _ in range(36):
+        lease = api.claim_one(queue)
+        taken.append(lease["message"]["body"])
+        assert api.claim(queue) == []  # the queue is full
+        api.ack(lease["receipt"])
+    assert (taken.count("a"), taken.count("b")) == (6, 30)

@@ -187,7 +187,7 @@ def test_a_message_that_is_given_up_moves_to_the_dead_letter_queue(api: Api, que
     assert api.nack(receipts[-1])[0]["status"] == "dead_lettered"
     assert api.beat(receipts[-1])[0]["status"] == "settled"
     lease = api.claim_one(graves)
-    assert (lease["message"]["id"], lease["message"]["source_queue"], lease["attempt"]) == (message_id, queue, 3)
+    assert (lease["message"]["id"], lease["message"]["source_queue"], lease["attempt"]) == (message_id, queue, 1)
 
 
 @pytest.mark.scar(30)

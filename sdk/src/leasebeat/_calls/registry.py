@@ -50,4 +50,5 @@ def delete_worker(worker_id: str) -> Call[None]:
     Raises:
         NotFoundError: If there is no such worker.
     """
-    return Call(method="DELETE", path=worker_path(worker_id), parse=lambda _data, _reply: None)
+    # Not repeated by itself: a worker that has come back by then would lose its new leases too.
+    return Call(method="DELETE", path=worker_path(worker_id), repeatable=False, parse=lambda _data, _reply: None)

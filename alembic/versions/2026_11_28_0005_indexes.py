@@ -1,11 +1,11 @@
-"""Make the indexes that 0002's columns are for, and validate its constraints, while the service goes on."""
+"""Make the indexes that the new columns are for, and validate the new constraints, while the service goes on."""
 
 from collections.abc import Iterable, Mapping
 
 from alembic import op
 
-revision = "0003"
-down_revision = "0002"
+revision = "0005"
+down_revision = "0004"
 branch_labels = None
 depends_on = None
 
