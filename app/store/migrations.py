@@ -66,10 +66,12 @@ def migrate(database_url: str, folder: Path) -> None:
         engine = open_engine(database_url, statement_timeout=None)
         try:
             async with engine.connect() as turn, engine.connect() as connection:
-                # Held beside the migrations' own transactions, and not waited for: making an index concurrently waits for every
-                # statement under way, and for the snapshot of the last one too, which the next statement lets go.
-                while not await turn.scalar(_TAKE_TURN, {"key": _ADVISORY_LOCK}):  # noqa: ASYNC110 - nothing tells when it is free
+                # Held beside the migrations' own transactions, and waited for by tries that each end their transaction: making an index
+                # concurrently waits for every transaction that has a snapshot, or has had one since, and a try that waits has.
+                while not await turn.scalar(_TAKE_TURN, {"key": _ADVISORY_LOCK}):
+                    await turn.rollback()
                     await asyncio.sleep(_RETRY_S)
+                # The holder's own snapshot is let go by its next statement.
                 await turn.exec_driver_sql("set local application_name = 'leasebeat migrating'")
                 await connection.run_sync(upgrade)
         finally:
