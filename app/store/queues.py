@@ -157,16 +157,16 @@ class Queues:
 
         """
         async with session(self._database) as opened:
+            found = select(Queue).where(Queue.name == name)
+            if not force:
+                # Once before the lock: a message that is given up meanwhile would take a queue that is locked for one that is gone.
+                await _refuse_to_delete(opened, (await opened.exec(found)).one_or_none())
             # Waits for the sends that are under way, and keeps later ones out, so that no message is left without its queue.
-            queue = (await opened.exec(select(Queue).where(Queue.name == name).with_for_update())).one_or_none()
+            queue = (await opened.exec(found.with_for_update())).one_or_none()
             if queue is None:
                 return None
-            users = select(Queue.name).where(Queue.dead_letter_queue_id == queue.id).order_by(col(Queue.name)).limit(_MOST_NAMED)
-            if not force and (named := (await opened.exec(users)).all()):
-                raise QueueInUseError(list(named))
-            mine = (col(Message.shard) == queue.shard, col(Message.queue_id) == queue.id)
-            if not force and (await opened.exec(select(any_row().where(*mine, col(Message.status) != "")))).one():
-                raise QueueNotEmptyError(name)
+            if not force:
+                await _refuse_to_delete(opened, queue)
             held = (col(Lease.shard) == queue.shard, col(Lease.queue_id) == queue.id)
             await opened.exec(select(Lease.message_id).where(*held).order_by(col(Lease.message_id)).with_for_update())
             await opened.exec(delete(Lease).where(*held))
@@ -178,6 +178,18 @@ class Queues:
 
     def _shard_of(self, name: str) -> int:
         return zlib.crc32(name.encode()) % self._shards
+
+
+async def _refuse_to_delete(opened: AsyncSession, queue: Queue | None) -> None:
+    """Raise if the queue is in use or not empty."""
+    if queue is None:
+        return
+    users = select(Queue.name).where(Queue.dead_letter_queue_id == queue.id).order_by(col(Queue.name)).limit(_MOST_NAMED)
+    if named := (await opened.exec(users)).all():
+        raise QueueInUseError(list(named))
+    mine = (col(Message.shard) == queue.shard, col(Message.queue_id) == queue.id)
+    if (await opened.exec(select(any_row().where(*mine, col(Message.status) != "")))).one():
+        raise QueueNotEmptyError(queue.name)
 
 
 async def _read(opened: AsyncSession, wanted: ColumnElement[bool], limit: int | None = None) -> list[StoredQueue]:

@@ -11,7 +11,7 @@ _DESTINATION = "coalesce($5, message.source_queue, case message.status when 'fai
 
 REDRIVE = f"""
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its messages; the messages, oldest first, skipping
--- those in other hands.
+-- those in other hands, and no more than are wanted: another redrive may want the rest.
 -- Index: message_status, one range per state; message_pkey, queue_name_key. What decides is the row as locked: one that has just been
 -- leased stays, and so does one whose queue is gone.
 with seen as materialized (
@@ -55,7 +55,6 @@ held as materialized (
         offset 0  -- looked up once per message, never the other way round
     ) as destination
     where destination.id = any(array(select id from open_queue))
-    order by message.id
     limit $4
 ),
 moved as (

@@ -81,7 +81,7 @@ def test_what_was_put_is_read_back(api: Api, name: str) -> None:
         "weights": {"": 2, "täglich 🎧": 1000},
         "backoff": {"initial": 0.5, "factor": 1.5, "max": 60, "jitter": False},
         "dead_letter_queue": "default",
-        "max_in_flight": 1_000_000,
+        "max_in_flight": 10_000,
         "retention": 315_360_000,
         "adaptive": True,
         "adaptive_bounds": {"min": 0.01, "max": 31_536_000},

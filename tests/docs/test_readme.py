@@ -42,8 +42,8 @@ def answers_to(script: str, server: Server) -> list[Json]:
     return [json.loads(line) for line in run_script(server, script).splitlines() if line]
 
 
-def test_the_first_message_by_curl_is_sent_leased_beaten_for_and_acked(server: Server) -> None:
-    printed = run_script(server, block("bash", "A first message, by curl"))
+def test_the_first_message_by_curl_is_sent_leased_beaten_for_and_acked(start_server: Callable[..., Server]) -> None:
+    printed = run_script(start_server(), block("bash", "A first message, by curl"))
     assert '"status":"pending"' in printed
     assert '"body":{"file": "a.wav"}' in printed or '"body":{"file":"a.wav"}' in printed
     assert '"status":"extended"' in printed
@@ -68,7 +68,8 @@ def test_every_call_of_the_table_is_answered(start_server: Callable[..., Server]
     assert len(answers) == 7 + len(calls) - 1  # a deletion has no answer
 
 
-def test_the_first_worker_in_python_runs_until_sigterm(server: Server) -> None:
+def test_the_first_worker_in_python_runs_until_sigterm(start_server: Callable[..., Server]) -> None:
+    server = start_server()
     program = block("python", "A first worker, in Python")
     worker = subprocess.Popen([sys.executable, "-c", program.replace(PROMISED, server.url)], stderr=subprocess.PIPE, text=True)
 
