@@ -120,7 +120,7 @@ def test_what_an_operator_calls(call: Call[Any], method: str, path: str, body: A
     assert (call.method, call.path, sent(call)) == (method, path, body)
 
 
-def test_only_a_limited_redrive_is_not_repeatable() -> None:
+def test_only_a_limited_redrive_and_the_deletion_of_a_worker_are_not_repeatable() -> None:
     calls: list[Call[Any]] = [
         queues.put_queue("q"),
         queues.get_queue("q"),
@@ -139,11 +139,12 @@ def test_only_a_limited_redrive_is_not_repeatable() -> None:
         platform.readyz(),
         messages.send("q", 1),
         messages.send_many("q", [NewMessage(1)]),
-        *(call for call, *_ in OPERATOR_CALLS if not call.path.endswith("/redrive")),
+        *(call for call, *_ in OPERATOR_CALLS if not (call.path.endswith("/redrive") or call.method == "DELETE")),
         queues.redrive("q", to="other"),
     ]
     assert all(call.repeatable for call in calls)
     assert not queues.redrive("q", limit=5).repeatable
+    assert not registry.delete_worker("w").repeatable
 
 
 def test_each_claim_has_a_name_of_its_own() -> None:
