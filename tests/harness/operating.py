@@ -34,7 +34,8 @@ def fill(url: str, queue: str, count: int, source: str | None = None, status: st
     execute(
         url,
         "insert into message (shard, queue_id, body, priority, status, fairness_key, source_queue, available_at, finished_at) "
-        "select shard, id, '0', 0, $3, '', $4, now() + case $3 when 'scheduled' then interval '1 hour' else '0' end, case when $3 in ('completed', 'failed', 'cancelled') then now() end "
+        "select shard, id, '0', 0, $3, '', $4, now() + case $3 when 'scheduled' then interval '1 hour' else '0' end, "
+        "case when $3 in ('completed', 'failed', 'cancelled') then now() end "
         "from queue cross join generate_series(1, $2::int) where name = $1",
         queue,
         count,
