@@ -1,7 +1,6 @@
 """Cancel: end a message whatever it waits for. If it is leased, its holder hears of it in the answer to its next call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from app.store.database import Pool, fetch
 from app.store.settle import KEEP_REPORT
@@ -33,14 +32,10 @@ returning case when ended.generation is not null and queue.max_in_flight is not 
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
-    """A message was cancelled. `wakes` are the queues whose parked claims may get something by it: one has a place free."""
+async def cancel(pool: Pool, shard: int, message_id: int) -> Sequence[int] | None:
+    """End a message that is not final. Returns the queues whose parked claims may get something by it, as one has a place free now.
 
-    wakes: Sequence[int]
-
-
-async def cancel(pool: Pool, shard: int, message_id: int) -> Cancelled | None:
-    """End a message that is not final. Returns None if there is none, or it is final, or it changed hands just now."""
+    Returns None if there is no such message, or it is final, or it changed hands just now.
+    """
     rows = await fetch(pool, CANCEL, shard, message_id)
-    return Cancelled([row["freed"] for row in rows if row["freed"] is not None]) if rows else None
+    return [row["freed"] for row in rows if row["freed"] is not None] if rows else None

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from app.store.database import Database, Row, fetch
 from app.store.faults import answering
+from app.store.workers import HOLDS
 
 _MESSAGE_FACTS = """
     message.id, queue.name as queue, message.status, message.body, message.headers, message.priority, message.fairness_key,
@@ -80,11 +81,7 @@ _LEASES_OF_WORKER = f"""
 -- Locks: none. Index: lease_holder, by one probe per queue.
 select {_LEASE_FACTS}
 from queue
-cross join lateral (
-    select * from lease
-    where lease.shard = queue.shard and lease.queue_id = queue.id and lease.worker_id = $6
-    offset 0  -- probed once per queue, never the other way round
-) as lease
+cross join lateral ({HOLDS.format(worker_id="$6")}) as lease
 where lease.shard = any($1::smallint[]) and lease.message_id > $2
   and ($3::bigint is null or queue.id = $3)
   and ($4::bool is null or (lease.expires_at <= now()) = $4)

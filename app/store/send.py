@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from app.store.database import Pool, fetch
 from app.store.send_once import send_once
-from app.store.sending import NotSent, Sending, Sent, SentMessage
+from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of
 
 SEND = """
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages.
@@ -34,14 +34,7 @@ async def send(pool: Pool, shard: int, sendings: list[Sending]) -> list[Sent | N
         shard,
         list({sending.queue_id for sending in sendings}),
         [sending.queue_id for sending in sendings for _ in sending.messages],
-        [message.body for message in messages],
-        [message.headers for message in messages],
-        [message.priority for message in messages],
-        [message.delay for message in messages],
-        [message.fairness_key for message in messages],
-        [message.work_type for message in messages],
-        [message.task_id for message in messages],
-        [message.max_attempts for message in messages],
+        *columns_of(messages),
     )
     open_queues = {row["queue_id"] for row in rows}
     ids = iter(sorted(row["id"] for row in rows))

@@ -11,7 +11,7 @@ from itertools import accumulate, repeat
 import asyncpg
 
 from app.store.database import Pool, Row, fetch
-from app.store.sending import NotSent, Sending, Sent, SentMessage
+from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of
 
 SEND_ONCE = """
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages. Then the new keys of each kind, in
@@ -126,14 +126,7 @@ def _columns(sendings: list[Sending]) -> tuple[object, ...]:
         [number for number, sending in enumerate(sendings, 1) for _ in sending.messages],
         [sending.queue_id for sending in sendings for _ in sending.messages],
         [message.dedup_key for message in messages],
-        [message.body for message in messages],
-        [message.headers for message in messages],
-        [message.priority for message in messages],
-        [message.delay for message in messages],
-        [message.fairness_key for message in messages],
-        [message.work_type for message in messages],
-        [message.task_id for message in messages],
-        [message.max_attempts for message in messages],
+        *columns_of(messages),
     )
 
 

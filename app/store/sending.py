@@ -1,5 +1,6 @@
 """What is sent, and what becomes of it."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
@@ -22,6 +23,20 @@ class NewMessage:
     @property
     def first_status(self) -> str:
         return "scheduled" if self.delay > 0 else "pending"
+
+
+def columns_of(messages: Sequence[NewMessage]) -> tuple[list[object], ...]:
+    """Lay messages out as the arrays that every statement which stores them ends with."""
+    return (
+        [message.body for message in messages],
+        [message.headers for message in messages],
+        [message.priority for message in messages],
+        [message.delay for message in messages],
+        [message.fairness_key for message in messages],
+        [message.work_type for message in messages],
+        [message.task_id for message in messages],
+        [message.max_attempts for message in messages],
+    )
 
 
 class RequestKey(NamedTuple):

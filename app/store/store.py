@@ -146,8 +146,9 @@ class Store:
     async def cancel(self, message_id: int) -> bool:
         """Cancel a message. Returns False if there is none, or it is final, or it changed hands just now."""
         for shard in self.shards:
-            if cancelled := await cancel(self._pool, shard, message_id):
-                self._note_ready(cancelled.wakes)
+            wakes = await cancel(self._pool, shard, message_id)
+            if wakes is not None:
+                self._note_ready(wakes)
                 return True
         return False
 

@@ -68,7 +68,7 @@ with gone as (
 select worker_id from gone cross join pg_notify('{CHANNEL}', worker_id)
 """
 
-_HOLDS = """
+HOLDS = """
     select * from lease
     where lease.shard = queue.shard and lease.queue_id = queue.id and lease.worker_id = {worker_id}
     offset 0  -- probed once per queue, never the other way round
@@ -78,7 +78,7 @@ HOLDINGS = f"""
 -- Locks: none. Index: queue_pkey; lease_holder, by one probe per queue.
 select lease.shard, lease.message_id, lease.generation, now() as read_at
 from queue
-cross join lateral ({_HOLDS.format(worker_id="$1")}) as lease
+cross join lateral ({HOLDS.format(worker_id="$1")}) as lease
 where lease.message_id > $2 and lease.granted_at <= coalesce($3, now())
 order by lease.message_id
 limit $4
@@ -86,7 +86,7 @@ limit $4
 
 COUNT_HELD = f"""
 -- Locks: none. Index: queue_pkey; lease_holder, by one probe per queue.
-select count(*) as held from queue cross join lateral ({_HOLDS.format(worker_id="$1")}) as lease
+select count(*) as held from queue cross join lateral ({HOLDS.format(worker_id="$1")}) as lease
 """
 
 _FORGET_SILENT = f"""
@@ -96,7 +96,7 @@ with silent as materialized (
     select worker_id
     from worker
     where last_seen_at < now() - make_interval(secs => case when draining then {_FORGET_DRAINING_S} else {_FORGET_S} end)
-      and not exists (select from queue cross join lateral ({_HOLDS.format(worker_id="worker.worker_id")}) as lease)
+      and not exists (select from queue cross join lateral ({HOLDS.format(worker_id="worker.worker_id")}) as lease)
     limit {_FORGET_BATCH}
     for update skip locked
 )
