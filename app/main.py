@@ -7,11 +7,12 @@ from functools import partial
 from importlib.metadata import version
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 
 from app import errors
 from app.api import docs, health, leases, messages, queues, recovery, stats, workers
 from app.api.hot import operation_id
+from app.api.params import refuse_unknown
 from app.api.service import Service
 from app.middleware import RequestIds
 from app.settings import Settings
@@ -94,8 +95,9 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     # Hot routes stand first and by themselves: an included router would add a step to each call.
     for hot in (leases.hot, messages.hot, queues.hot, workers.hot, recovery.hot):
         app.router.routes.extend(hot.routes)
-    for router in (queues.router, messages.router, leases.router, workers.router, recovery.router, stats.router, health.router):
-        app.include_router(router)
+    for router in (queues.router, messages.router, leases.router, workers.router, recovery.router, stats.router):
+        app.include_router(router, dependencies=[Depends(refuse_unknown)])
+    app.include_router(health.router)
     docs.install(app)
     errors.install(app)
     _describe_problems(app)

@@ -15,6 +15,7 @@ MAX_DETAIL_BYTES = 8 * 1024
 MAX_BATCH = 1000
 MAX_WAIT_S = 50.0
 MAX_DURATION_S = 31_536_000.0
+LEAST_DELAY_S = 1e-6
 
 INT64_MAX = 2**63 - 1
 NO_NUL = r"^[^\x00]*$"
@@ -81,8 +82,17 @@ ClaimId = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern
 ReceiptText = Annotated[str, StringConstraints(min_length=1, max_length=100)]
 ErrorText = Annotated[str, StringConstraints(max_length=8192, pattern=NO_NUL)]
 
+
+def _countable(seconds: float) -> float:
+    """Refuse what Postgres, which counts microseconds, would take for nothing or choke on."""
+    if 0 < seconds < LEAST_DELAY_S:
+        raise PydanticCustomError("too_short", "a delay is 0 or at least {least} seconds", {"least": f"{LEAST_DELAY_S:f}"})
+    return seconds
+
+
 LeaseSeconds = Annotated[float, Field(ge=0.01, le=MAX_DURATION_S)]
-DelaySeconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S)]
+DelaySeconds = Annotated[float, Field(ge=0, le=MAX_DURATION_S), AfterValidator(_countable)]
+"""0, or at least a microsecond."""
 BackoffFactor = Annotated[float, Field(ge=1, le=10)]
 RetentionSeconds = Annotated[float, Field(ge=1, le=10 * MAX_DURATION_S)]
 InFlight = Annotated[int, Field(ge=1, le=10_000)]

@@ -1,6 +1,6 @@
 """The way in for calls with a JSON body: it is read once, limited in size, validated by the compiled validator, and nothing else runs.
 
-OpenAPI shows each route in full. Dependencies do not run on these routes, so an endpoint must not declare any.
+OpenAPI shows each route in full. Dependencies do not run on these routes, so an endpoint must not declare any, nor query parameters.
 The body of a POST whose every field has a default may be left out.
 """
 
@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from app.api.params import refuse_parameters
 from app.api.schemas import Wire
 from app.errors import ProblemError
 
@@ -35,6 +36,8 @@ class HotRoute(APIRoute):
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive, send)
+            if scope["query_string"]:
+                refuse_parameters(request)
             try:
                 raw = await read(request)
             except ClientDisconnect:

@@ -1,10 +1,13 @@
 """Path and query parameters that several routes share."""
 
+from collections.abc import Collection
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Path, Query, Request
+from fastapi.routing import APIRoute
 
 from app.api.fields import INT64_MAX, NO_NUL, QueueName, WorkerId
+from app.errors import invalid_request
 
 _MAX_ID_DIGITS = 30
 
@@ -18,6 +21,29 @@ MessageCursor = Annotated[
     str, Query(max_length=30, pattern=r"^[0-9]*$", description="The `next_cursor` of the page before.", examples=["42"])
 ]
 PageLimit = Annotated[int, Query(ge=1, le=1000, description="The most items to return.", examples=[100])]
+
+
+def refuse_unknown(request: Request) -> None:
+    """Refuse query parameters that the route does not have: with a name mistyped, the answer would be to another question.
+
+    Raises:
+        ProblemError: 422.
+
+    """
+    route: APIRoute = request.scope["route"]
+    refuse_parameters(request, but={parameter.alias for parameter in route.dependant.query_params})
+
+
+def refuse_parameters(request: Request, but: Collection[str] = ()) -> None:
+    """Refuse query parameters, all but those named.
+
+    Raises:
+        ProblemError: 422.
+
+    """
+    unknown = [name for name in request.query_params if name not in but]
+    if unknown:
+        raise invalid_request([{"loc": ("query", name), "msg": "There is no such parameter"} for name in unknown])
 
 
 def is_id(text: str) -> bool:

@@ -22,7 +22,7 @@ async def sweep(body: schemas.Nothing, request: Request) -> Response:  # noqa: A
     return json_response(asdict(await service_of(request).sweep()))
 
 
-@router.get("/recovery", response_model=schemas.Recovery, summary="Read what the sweeps have done", responses=documented(503))
+@router.get("/recovery", response_model=schemas.Recovery, summary="Read what the sweeps have done", responses=documented(422, 503))
 async def get_recovery(request: Request) -> Response:
     """Return the totals of all replicas since the database was made. They survive restarts."""
     service = service_of(request)

@@ -6,8 +6,8 @@ answers as it did the first time, so that a lost answer can be asked for again.
 
 from typing import Literal
 
-End = Literal["acked", "acked_late", "nacked", "dead_lettered", "released", "expired", "unconfirmed", "cancelled"]
-Fate = Literal["unknown", "lost", "given_up"] | End
+End = Literal["acked", "acked_late", "nacked", "given_up", "dead_lettered", "released", "expired", "unconfirmed", "cancelled"]
+Fate = Literal["unknown", "lost"] | End
 """How a lease ended; `lost` when a later lease was granted, `given_up` when its nack was the message's last, and `dead_lettered` when
 that moved the message to a dead-letter queue."""
 

@@ -28,8 +28,8 @@ def end_attempts(*, kind: str, ended_by: str, note: str, error: str, counters: s
     `ended` has the columns of the lease, and `is_attempt`, `retryable` and `delay` (seconds; null takes the queue's backoff). The
     arguments are SQL: the kind of the checkpoint, how the lease ended, the error in the checkpoint and on the message, and the counters.
 
-    Locks: the dead-letter queues that are moved to, shared, so that none is deleted under its new messages; one that is just being
-    deleted is passed over. Index: message_pkey, queue_pkey, checkpoint_pkey.
+    Locks: the dead-letter queues that are moved to, shared, so that none is deleted under its new messages.
+    Index: message_pkey, queue_pkey, checkpoint_pkey.
     """
     return f"""
 weighed as (
@@ -62,7 +62,7 @@ placed as materialized (
         ) end as wait
     from judged
     left join lateral (
-        select queue.id from queue where queue.id = judged.dead_letter_queue_id and judged.given_up for key share skip locked
+        select queue.id from queue where queue.id = judged.dead_letter_queue_id and judged.given_up for key share
     ) as grave on true
 ),
 returned as (
@@ -86,7 +86,7 @@ returned as (
         {counters}, {KEEP_REPORT}
     from placed as ended
     where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-    returning ended.*, message.status, array_remove(array[
+    returning ended.*, message.status, message.ended_by, array_remove(array[
         case when message.status = 'pending' then message.queue_id end,
         case when ended.limited then ended.queue_id end
     ], null) as wakes

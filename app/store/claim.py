@@ -16,11 +16,18 @@ from app.store.queues import QueueGoneError
 from app.store.times import BEAT_INTERVAL, EXTENSION
 
 _GRANT = """,
+open_queue as materialized (
+    -- The queue as it is now that it is locked, shared: while this was under way, it may have been deleted, paused, or given a limit.
+    select id
+    from queue
+    where id = $2 and not paused and (max_in_flight is null or $5::bool) and exists (select from picked)
+    for share
+),
 started as (
     update message
     set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = now()
     from picked
-    where message.shard = picked.shard and message.id = picked.id
+    where message.shard = picked.shard and message.id = picked.id and exists (select from open_queue)
     returning message.*, picked.place
 ),
 slotted as (
@@ -56,6 +63,7 @@ select
             'room', shop.room,
             'cut', exists (select from shares where position > 0 and allowance = 0),
             'limited', shop.max_in_flight is not null,
+            'shut', exists (select from picked) and not exists (select from open_queue),
             'served', case when cardinality(shop.slots) < cardinality($7::text[]) then shop.slots end
         )::text
     end as terms,
@@ -212,8 +220,8 @@ async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collec
             granted[call].drain = True
         slots = served[len(leased) :]
         held, stall.limited = stall.limited, terms.limited
-        if slots and terms.limited and not held:
-            continue  # and again, while the queue's row is held
+        if terms.shut or (slots and terms.limited and not held):
+            continue  # and again, on the queue as it is now, or while its row is held
         visits = _visits(terms, leased)
         if terms.room:  # else nobody has had a turn
             stall.rotation.advance(visits)
@@ -233,13 +241,14 @@ class _Terms:
     """What a statement tells beside the leases: the keys it visited (key, quantum, allowance), and on what terms it granted.
 
     `room` is how many leases it might grant, `served` are the slots (from 1) it might grant them to, None for all. `cut` tells that keys
-    had no turn because those before them might have filled the room.
+    had no turn because those before them might have filled the room, `shut` that the queue was changed under it, so that it granted none.
     """
 
     visits: list[tuple[str, int, int]] | None
     room: int
     cut: bool
     limited: bool
+    shut: bool
     served: list[int] | None
 
 

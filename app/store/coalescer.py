@@ -6,7 +6,6 @@ halves until the culprit stands alone (design rule 10); the rest goes through. A
 """
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,8 +18,6 @@ from app.store.faults import OverloadedError, RowFaultError, UnavailableError
 
 RowT = TypeVar("RowT")
 VerdictT = TypeVar("VerdictT")
-
-_TRIES = 3
 
 log = structlog.get_logger(__name__)
 
@@ -100,20 +97,13 @@ class Coalescer(Generic[RowT, VerdictT]):
 
     async def _isolate(self, rows: list[RowT]) -> list[VerdictT | RowFaultError]:
         try:
-            return [*await self._run_unhindered(rows)]
+            return [*await self._run(rows)]
         except asyncpg.PostgresError as error:
             if len(rows) > 1:
                 middle = len(rows) // 2
                 return await self._isolate(rows[:middle]) + await self._isolate(rows[middle:])
             log.error("row set aside", verb=self._name, row=repr(rows[0]), sqlstate=error.sqlstate, reason=type(error).__name__)
             return [RowFaultError(type(error).__name__)]
-
-    async def _run_unhindered(self, rows: list[RowT]) -> list[VerdictT]:
-        """Run a batch again that fell to a deadlock: no row of it is to blame."""
-        for _ in range(_TRIES - 1):
-            with contextlib.suppress(asyncpg.TransactionRollbackError):
-                return await self._run(rows)
-        return await self._run(rows)
 
 
 def _fail(calls: list[_Call[RowT, VerdictT]], error: Exception) -> None:

@@ -6,9 +6,9 @@ Hot statements stand alone and never change session state, so a connection needs
 """
 
 import asyncio
+import contextlib
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -31,6 +31,7 @@ _CLOSE_TIMEOUT_S = 5.0
 _PLANS_LAST_S = 10.0
 """A plan that was made while a table was quite empty may read the table as a whole; it does not last."""
 _MOST_CONNECTIONS = 100
+_TRIES = 3
 # JIT pays for long analyses; here it would only add its compile time to short statements.
 _SESSION = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
 # Hot statements go row by row from their arrays to the tables, by the index that has their order: the one plan that is good at any size.
@@ -108,8 +109,7 @@ async def fetch(pool: Pool, statement: str, *arguments: object) -> list[Row]:
         UnavailableError: Postgres did not answer; whether the statement took effect is unknown.
 
     """
-    with answering():
-        return await pool.fetch(statement, *arguments)
+    return await _carry_out(lambda: pool.fetch(statement, *arguments))
 
 
 async def fetch_holding(pool: Pool, hold: str, held: object, statement: str, *arguments: object) -> list[Row]:
@@ -119,13 +119,25 @@ async def fetch_holding(pool: Pool, hold: str, held: object, statement: str, *ar
         UnavailableError: Postgres did not answer; whether the statement took effect is unknown.
 
     """
-    with answering():
+
+    async def transaction() -> list[Row]:
         async with pool.acquire() as connection, connection.transaction():
             await connection.fetch(hold, held)
             return await connection.fetch(statement, *arguments)
 
+    return await _carry_out(transaction)
 
-@asynccontextmanager
+
+async def _carry_out(transaction: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
+    """Carry out a transaction, and again if it fell to a deadlock: no row of it is to blame."""
+    with answering():
+        for _ in range(_TRIES - 1):
+            with contextlib.suppress(asyncpg.TransactionRollbackError):
+                return await transaction()
+        return await transaction()
+
+
+@contextlib.asynccontextmanager
 async def session(database: Database) -> AsyncIterator[AsyncSession]:
     """Open a session on the tables, for what is not hot.
 

@@ -7,12 +7,19 @@ _LEAST_SAMPLES = 10
 _MOST_SAMPLES = 1000
 _MOST_LOOKED_AT = 10_000
 
+
+def within_bounds(lease: str, queue: str = "queue") -> str:
+    """Return a lease duration, as SQL, within the bounds that the row `queue` sets."""
+    return f"case when {lease} is not null then least(greatest({lease}, {queue}.adaptive_min), {queue}.adaptive_max) end"
+
+
 DERIVE = f"""
--- Locks: the chore's own, so that one replica at a time does it; the queues whose times change, skipping those in other hands.
+-- Locks: the chore's own, so that one replica at a time does it; the queues whose times change, in id order. They wait for claims, as
+-- those share a queue's row; to skip a busy one could be to skip it for ever.
 -- Index: message_finished backwards, a bounded way per adaptive queue; queue_pkey.
 with {mine(Chore.DERIVE)},
 sampled as materialized (
-    select queue.id, sample.samples, least(greatest(2 * sample.p95, queue.adaptive_min), queue.adaptive_max) as lease
+    select queue.id, sample.samples, 2 * sample.p95 as lease
     from mine
     cross join queue
     cross join lateral (
@@ -41,14 +48,14 @@ wanted as materialized (
     where not queue.adaptive and queue.derived_samples is not null
 ),
 changed as materialized (
-    select wanted.*
-    from wanted
+    select wanted.id, held.lease, wanted.samples
+    from (select * from wanted order by id) as wanted
     cross join lateral (
-        select id
+        select {within_bounds("wanted.lease")} as lease
         from queue
         where queue.id = wanted.id and queue.adaptive = wanted.adaptive
-          and (queue.derived_lease, queue.derived_samples) is distinct from (wanted.lease, wanted.samples)
-        for no key update skip locked
+          and (queue.derived_lease, queue.derived_samples) is distinct from ({within_bounds("wanted.lease")}, wanted.samples)
+        for no key update
     ) as held
 )
 update queue set derived_lease = changed.lease, derived_samples = changed.samples

@@ -14,7 +14,6 @@ select
         when message.id is null or message.generation < asked.generation then 'unknown'
         when message.generation > asked.generation then 'lost'
         when message.status = 'in_progress' then 'expired'  -- ran out, and is not reclaimed yet
-        when message.ended_by = 'nacked' and message.status = 'failed' then 'given_up'
         else message.ended_by
     end as fate
 from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)

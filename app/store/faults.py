@@ -43,13 +43,17 @@ _GONE = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.UndefinedTableError,
+    asyncpg.TransactionRollbackError,
     asyncpg.InternalClientError,
 )
 
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Turn every sign that Postgres is not there (down, starting, failing over, full, not migrated) into `UnavailableError`."""
+    """Turn every sign that Postgres is not there (down, starting, failing over, full, not migrated) into `UnavailableError`.
+
+    So too a deadlock, which is over when it is reported.
+    """
     try:
         yield
     except (*_GONE, PoolTimeoutError) as error:

@@ -239,7 +239,7 @@ class Line:
         """Grant leases to one caller. A message that cannot be leased is set aside; then there is none for this call, this time."""
         try:
             (claimed,) = await self._grant_together([caller])
-        except (asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError):
+        except asyncpg.UniqueViolationError:
             # Another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed.
             return caller.claimed([])
         except asyncpg.PostgresError:

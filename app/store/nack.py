@@ -9,7 +9,7 @@ from app.store.settle import HELD, Settled, explain, keep_reports, verdicts_of
 
 _RETURNED_AND_NOTED = end_attempts(
     kind="'nacked'",
-    ended_by="case when ended.grave is null then 'nacked' else 'dead_lettered' end",
+    ended_by="case when ended.failed then 'given_up' when ended.given_up then 'dead_lettered' else 'nacked' end",
     note="error",
     error="ended.error",
     counters=counted("nacked_count"),
@@ -32,10 +32,7 @@ ended as (
     returning lease.*, held.error, held.delay, held.retryable, true as is_attempt
 ),
 {_RETURNED_AND_NOTED}
-select
-    message_id, generation, case when grave is not null then 'dead_lettered' when given_up then 'given_up' else 'nacked' end as fate,
-    wakes, wait
-from returned
+select message_id, generation, ended_by as fate, wakes, wait from returned
 """
 
 

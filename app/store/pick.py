@@ -15,7 +15,8 @@ _FILTERED = "message.shard = $1 and message.queue_id = $2 and message.status bet
 _TIMES = {"visibility_timeout": VISIBILITY_TIMEOUT, "extension": EXTENSION, "beat_interval": BEAT_INTERVAL}
 
 _PICK = """
--- Locks: the messages picked, skipping those in other hands, so it never waits.
+-- Locks: the messages picked, skipping those in other hands; then the queue, shared, which only its reconfiguration and its deletion
+-- keep waiting.
 -- Index: {index}, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey;
 -- worker_draining; lease_holder, to count the leases of a queue that limits them.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.

@@ -4,7 +4,6 @@ from collections.abc import AsyncGenerator, Collection
 
 from app.store.batches import BATCH_ROWS
 from app.store.database import Pool, fetch
-from app.store.models import STATUSES
 
 _NEWEST = """
 -- Locks: none. Index: message_status, the last entry per state.
@@ -19,22 +18,32 @@ cross join lateral (
 ) as last
 """
 
-PURGE = """
--- Locks: the messages picked, in id order within a state, skipping those in other hands.
+PURGE = f"""
+-- Locks: the messages seen, in id order.
 -- Index: message_status, one range per state; message_pkey, checkpoint_pkey. What decides is the row as locked: one that has just been
 -- leased stays.
-with doomed as materialized (
-    select picked.shard, picked.id
+with seen as materialized (
+    select found.shard, found.id
     from unnest($3::text[]) as wanted(status)
     cross join lateral (
         select message.shard, message.id
         from message
-        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> '' and message.id <= $4
+        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> ''
+          and message.id > $4 and message.id <= $5
         order by message.id
-        limit $5
-        for update skip locked
-    ) as picked
-    limit $5
+        limit {BATCH_ROWS}
+    ) as found
+    order by found.id
+    limit {BATCH_ROWS}
+),
+doomed as materialized (
+    select seen.shard, seen.id
+    from seen
+    cross join lateral (
+        select from message
+        where message.shard = seen.shard and message.id = seen.id and message.queue_id = $2 and message.status = any($3::text[])
+        for update
+    ) as message
 ),
 forgotten as (
     delete from checkpoint using doomed where checkpoint.shard = doomed.shard and checkpoint.message_id = doomed.id
@@ -42,17 +51,19 @@ forgotten as (
 removed as (
     delete from message using doomed where message.shard = doomed.shard and message.id = doomed.id returning message.id
 )
-select count(*) as removed from removed
+select
+    (select count(*) from seen) as seen,
+    (select max(id) from seen) as last,
+    count(*) as removed
+from removed
 """
 
 
 async def purge(pool: Pool, shard: int, queue_id: int, statuses: Collection[str]) -> AsyncGenerator[int]:
-    """Remove the messages in these states that are there now. Yields how many, batch by batch."""
-    # Scheduled ones come first: those that become ready meanwhile are then met as pending.
-    wanted = [status for status in STATUSES if status in statuses]
-    (row,) = await fetch(pool, _NEWEST, shard, queue_id, wanted)
-    newest, removed = row["newest"], BATCH_ROWS
-    while removed == BATCH_ROWS:
-        (row,) = await fetch(pool, PURGE, shard, queue_id, wanted, newest, BATCH_ROWS)
-        removed = row["removed"]
-        yield removed
+    """Remove the messages in these states that are there now. Yields how many, batch by batch. Each message is looked at once."""
+    (row,) = await fetch(pool, _NEWEST, shard, queue_id, statuses)
+    newest, last, seen = row["newest"], 0, BATCH_ROWS
+    while seen == BATCH_ROWS:
+        (row,) = await fetch(pool, PURGE, shard, queue_id, statuses, last, newest)
+        last, seen = row["last"], row["seen"]
+        yield row["removed"]

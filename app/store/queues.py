@@ -13,6 +13,7 @@ from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
 from app.store.database import Database, fetch, session
+from app.store.derive import within_bounds
 from app.store.models import DeletedQueue, Lease, Message, Queue
 
 DEFAULT_QUEUE = "default"
@@ -34,6 +35,9 @@ with recursive chain(id) as (
 )
 select exists (select from chain join queue on queue.id = chain.id where queue.name = :name)
 """)
+
+# A lease duration that was derived stays, within the new bounds.
+_KEPT = {"derived_lease": text(within_bounds("queue.derived_lease", "excluded"))}
 
 _TRUST_S = 1.0
 _MOST_KNOWN = 10_000
@@ -120,7 +124,7 @@ class Queues:
             statement = (
                 insert(Queue)
                 .values(name=name, shard=dead_letters.shard if dead_letters else self._shard_of(name), **config)
-                .on_conflict_do_update(index_elements=["name"], set_=config | {"updated_at": func.now()})
+                .on_conflict_do_update(index_elements=["name"], set_=_KEPT | config | {"updated_at": func.now()})
                 .returning(col(Queue.shard), (literal_column("xmax") == 0).label("created"))
             )
             shard, created = (await opened.execute(statement)).one()
@@ -158,10 +162,7 @@ class Queues:
         """
         async with session(self._database) as opened:
             found = select(Queue).where(Queue.name == name)
-            if not force:
-                # Once before the lock: a message that is given up meanwhile would take a queue that is locked for one that is gone.
-                await _refuse_to_delete(opened, (await opened.exec(found)).one_or_none())
-            # Waits for the sends that are under way, and keeps later ones out, so that no message is left without its queue.
+            # Waits for the sends and claims that are under way, and keeps later ones out: no message or lease is left without its queue.
             queue = (await opened.exec(found.with_for_update())).one_or_none()
             if queue is None:
                 return None
@@ -180,10 +181,8 @@ class Queues:
         return zlib.crc32(name.encode()) % self._shards
 
 
-async def _refuse_to_delete(opened: AsyncSession, queue: Queue | None) -> None:
+async def _refuse_to_delete(opened: AsyncSession, queue: Queue) -> None:
     """Raise if the queue is in use or not empty."""
-    if queue is None:
-        return
     users = select(Queue.name).where(Queue.dead_letter_queue_id == queue.id).order_by(col(Queue.name)).limit(_MOST_NAMED)
     if named := (await opened.exec(users)).all():
         raise QueueInUseError(list(named))

@@ -10,8 +10,8 @@ from app.store.queues import QueueRef
 _DESTINATION = "coalesce($5, message.source_queue, case message.status when 'failed' then $6 end)"
 
 REDRIVE = f"""
--- Locks: the queues sent to, in id order and shared, so that none is deleted under its messages; the messages, oldest first, skipping
--- those in other hands, and no more than are wanted: another redrive may want the rest.
+-- Locks: the queues sent to, in id order and shared, so that none is deleted under its messages; the messages, in id order, and no more
+-- than are wanted.
 -- Index: message_status, one range per state; message_pkey, queue_name_key. What decides is the row as locked: one that has just been
 -- leased stays, and so does one whose queue is gone.
 with seen as materialized (
@@ -48,7 +48,7 @@ held as materialized (
         where cardinality(array(select id from open_queue)) > 0  -- all are locked before any message
           and message.shard = seen.shard and message.id = seen.id
           and message.queue_id = $2 and message.status not in ('in_progress', 'completed', 'cancelled')
-        for update skip locked
+        for update
     ) as message
     cross join lateral (
         select id from queue where name = message.destination

@@ -1,5 +1,6 @@
 """Trim: of all checkpoints that share a history, keep the newest (seed 003, `checkpoint_retention_limit`)."""
 
+import asyncio
 import time
 from datetime import datetime
 
@@ -71,7 +72,10 @@ select
 
 
 class Trimmer:
-    """One replica's way through the new checkpoints of one shard, batch by batch: the last hour's at first, then what came since."""
+    """One replica's way through the new checkpoints of one shard, batch by batch: the last hour's at first, then what came since.
+
+    Whoever asks for a batch while another is under way has the one after it.
+    """
 
     def __init__(self, pool: Pool, shard: int) -> None:
         self._pool = pool
@@ -79,9 +83,14 @@ class Trimmer:
         self._began = time.monotonic()
         self._covered = self._began - _FIRST_WINDOW_S
         self._reached: datetime | None = None
+        self._turn = asyncio.Lock()
 
     async def trim(self) -> bool:
         """Do one batch. Returns whether there may be more."""
+        async with self._turn:
+            return await self._trim()
+
+    async def _trim(self) -> bool:
         if self._reached is None:
             self._began = time.monotonic()
         window = self._began - self._covered + _OVERLAP_S

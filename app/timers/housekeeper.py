@@ -26,12 +26,11 @@ class Housekeeper:
     """One replica's housekeeper. Each chore does one batch at a time, and says whether there may be more to do."""
 
     def __init__(self, pool: Pool, shards: Iterable[int]) -> None:
-        self._pool = pool
-        self._shards = shards
+        self._trimmers = {shard: Trimmer(pool, shard) for shard in shards}
         self._chores: list[tuple[str, Callable[[], Awaitable[bool]]]] = [("remove", partial(remove, pool))]
-        for shard in shards:
+        for shard, trimmer in self._trimmers.items():
             self._chores += [
-                ("trim", Trimmer(pool, shard).trim),
+                ("trim", trimmer.trim),
                 ("retain", partial(retain, pool, shard)),
                 ("forget", partial(forget, pool, shard)),
                 ("derive", partial(derive, pool, shard)),
@@ -47,10 +46,9 @@ class Housekeeper:
             due[turn] = time.monotonic() + (0 if more else _INTERVAL_S)
 
     async def trim(self) -> None:
-        """Trim the histories that have grown within the last hour, now, as far as that gets in a few seconds."""
+        """Trim the histories that have grown, now, as far as that gets in a few seconds."""
         until = time.monotonic() + _LONGEST_TRIM_S
-        for shard in self._shards:
-            trimmer = Trimmer(self._pool, shard)
+        for trimmer in self._trimmers.values():
             while await trimmer.trim() and time.monotonic() < until:  # noqa: ASYNC110 - each turn does a part of the work
                 await asyncio.sleep(_BREATH_S)
 

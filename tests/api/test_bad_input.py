@@ -13,7 +13,7 @@ from api.bad_bodies import BadBody, bad_bodies
 from harness.api import Api, Json
 from harness.problems import assert_problem
 from harness.server import Server
-from harness.spec import Operation, example, with_body
+from harness.spec import Operation, example, operations, with_body
 from harness.wait import until
 
 pytestmark = pytest.mark.rule(13)
@@ -106,6 +106,18 @@ def test_a_bad_body_is_refused_by_name_and_changes_nothing(api: Api, shared_targ
     assert [field for field in fields if field == case.field or field.startswith(case.field + ".")], fields
     assert fields[0] in problem["detail"]
     assert len(answer.content) < 20_000, "a refusal does not repeat what was sent"
+    assert state(api, shared_target.queue) == before
+
+
+@pytest.mark.parametrize("operation", [each for each in operations() if "platform" not in each.spec["tags"]], ids=str)
+def test_a_query_parameter_that_there_is_not_is_refused_by_name_and_changes_nothing(
+    api: Api, shared_target: Target, operation: Operation
+) -> None:
+    before = state(api, shared_target.queue)
+    known = {parameter["name"]: str(parameter["schema"]["examples"][0]) for parameter in operation.query_parameters}
+    body = {"json": example(operation.body_schema)} if operation.body_schema else {}
+    answer = api.client.request(operation.method, path_of(operation, shared_target), params={"limt": "1", "Force": "1"} | known, **body)
+    assert [error["field"] for error in assert_problem(answer, 422, "invalid-request")["errors"]] == ["query.limt", "query.Force"]
     assert state(api, shared_target.queue) == before
 
 

@@ -94,6 +94,7 @@ def work(api: Api, queue: str) -> None:
     api.call("GET", f"/queues/{queue}/messages", params={"limit": 1, "status": "completed"})
     api.call("GET", "/leases", params={"queue": queue, "limit": 1})
     api.call("GET", "/recovery")
+    api.call("GET", "/recovery", params={"verbose": True}, expect=422)
     api.call("GET", "/stats")
 
 

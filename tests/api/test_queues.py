@@ -166,6 +166,32 @@ def test_what_an_adaptive_queue_has_derived_is_shown_until_it_is_adaptive_no_mor
     assert api.put_queue(name, adaptive=True)["derived"] is None
 
 
+@pytest.mark.parametrize(("least", "most", "expected"), [(10, 60, 60), (100, 200, 100), (84, 84, 84), (10, 3600, 84)])
+def test_what_was_derived_keeps_to_new_bounds_at_once(
+    api: Api, name: str, shared_database: str, least: float, most: float, expected: float
+) -> None:
+    api.put_queue(name, adaptive=True)
+    execute(shared_database, "update queue set derived_lease = 84, derived_samples = 1000 where name = $1", name)
+    changed = api.put_queue(name, adaptive=True, adaptive_bounds={"min": least, "max": most})
+    assert changed["derived"]["visibility_timeout"] == expected
+    api.send(name, "work")
+    assert api.claim_one(name)["expires_in"] == pytest.approx(expected, abs=1)
+
+
+@pytest.mark.rule(13)
+@pytest.mark.parametrize("config", [{"backoff": {"initial": 5e-324}}, {"backoff": {"initial": 0, "max": 9e-7}}, {"beat_interval": 1e-300}])
+def test_a_time_too_short_to_be_counted_is_refused(api: Api, name: str, config: Json) -> None:
+    assert_problem(api.client.put(f"/queues/{name}", json=config), 422, "invalid-request")
+    assert_problem(api.client.get(f"/queues/{name}"), 404, "queue-not-found")
+
+
+def test_the_shortest_backoff_is_a_microsecond(api: Api, name: str) -> None:
+    api.put_queue(name, backoff={"initial": 1e-6, "max": 1e-6}, max_attempts=50)
+    api.send(name, "work")
+    for _ in range(20):
+        assert api.nack(api.claim_one(name, wait=5)["receipt"])[0]["status"] == "requeued"
+
+
 def refused(api: Api, name: str, dead_letter_queue: str) -> str:
     """Check that the queue cannot have that dead-letter queue, and return why."""
     answer = api.client.put(f"/queues/{name}", json={"dead_letter_queue": dead_letter_queue, "max_attempts": 99})

@@ -33,6 +33,10 @@ class Operation:
     def body_may_be_left_out(self) -> bool:
         return not self.spec.get("requestBody", {}).get("required", False)
 
+    @property
+    def query_parameters(self) -> list[Json]:
+        return [parameter for parameter in self.spec.get("parameters", []) if parameter["in"] == "query"]
+
     def response_schema(self, status: int, media_type: str) -> Json:
         return self.spec["responses"][str(status)]["content"][media_type]["schema"]
 

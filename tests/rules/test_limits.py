@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import asyncpg
 import pytest
 from harness.api import Api
+from harness.holding import holding, waiting_for_a_lock
 from harness.metrics import value
+from harness.operating import pause
+from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
 
@@ -88,6 +91,57 @@ def test_a_limit_that_is_set_later_holds_from_then_on(api: Api, queue: str) -> N
     assert api.claim(queue) == []
     api.put_queue(queue)
     assert len(api.claim(queue, max_messages=10)) == 5
+
+
+@pytest.mark.scar(48)
+@pytest.mark.parametrize(
+    ("change", "granted"), [("max_in_flight = 2", 2), ("paused = true", 0), ("visibility_timeout = 77", 10)], ids=["limit", "pause", "time"]
+)
+async def test_a_claim_that_is_under_way_heeds_what_the_queue_has_become(
+    api: Api, queue: str, shared_database: str, change: str, granted: int
+) -> None:
+    """The claim has read the queue and picked its messages before the change is committed."""
+    api.send(queue, *range(10))
+    async with holding(shared_database, f"update queue set {change} where name = $1", queue) as sql:
+        with ThreadPoolExecutor(1) as pool:
+            claiming = pool.submit(api.claim, queue, max_messages=10)
+            await waiting_for_a_lock(sql, "with recursive shop")
+            await sql.execute("commit")
+            assert len(claiming.result()) == granted
+
+
+@pytest.mark.scar(48)
+@pytest.mark.parametrize("verb", ["put", "pause"])
+async def test_a_limit_and_a_pause_are_answered_after_the_claims_that_do_not_know_them(
+    api: Api, queue: str, shared_database: str, verb: str
+) -> None:
+    def change() -> None:
+        if verb == "put":
+            api.put_queue(queue, max_in_flight=1)
+        else:
+            pause(api, queue)
+
+    # What a claim holds from when it has picked its messages until it is committed.
+    async with holding(shared_database, "select from queue where name = $1 for share", queue) as sql:
+        with ThreadPoolExecutor(1) as pool:
+            changing = pool.submit(change)
+            await waiting_for_a_lock(sql, "update")
+            assert not changing.done()
+            await sql.execute("commit")
+            changing.result()
+
+
+async def test_a_claim_that_is_under_way_as_its_queue_is_deleted_leaves_no_lease(api: Api, queue: str, shared_database: str) -> None:
+    (message_id,) = api.send(queue, "work")
+    async with holding(shared_database, "select from queue where name = $1 for update", queue) as sql:
+        with ThreadPoolExecutor(1) as pool:
+            claiming = pool.submit(api.client.post, f"/queues/{queue}/leases", json={"worker_id": "w"})
+            await waiting_for_a_lock(sql, "with recursive shop")
+            await sql.execute("delete from queue where name = $1", queue)
+            await sql.execute("commit")
+            assert_problem(claiming.result(), 404, "queue-not-found")
+        assert await sql.fetchval("select count(*) from lease where message_id = $1", int(message_id)) == 0
+        assert await sql.fetchval("delete from message where id = $1 returning generation", int(message_id)) == 0
 
 
 def test_a_cancelled_message_is_delivered_no_more(api: Api, queue: str) -> None:

@@ -1,5 +1,6 @@
 """What operators do to a queue: pause, resume, purge."""
 
+import asyncio
 import json
 import socket
 import time
@@ -10,6 +11,7 @@ from typing import TypeAlias
 import asyncpg
 import pytest
 from harness.api import Api
+from harness.holding import holding, waiting_for_a_lock
 from harness.operating import RARELY, all_states, fill, messages, parked_on, pause, purge, resume
 from harness.postgres import execute, number
 from harness.problems import assert_problem
@@ -140,13 +142,39 @@ def test_a_purge_ends_however_fast_messages_come_in(start_server: Callable[..., 
     assert number(database_url, "select count(*) from message where body::text = '1'") == 3000
 
 
-async def test_a_purge_waits_for_nobody_and_leaves_what_is_in_other_hands(api: Api, queue: str, sql: Connection) -> None:
-    taken, free = api.send(queue, "taken", "free")
-    async with sql.transaction():
-        await sql.execute("select from message where id = $1 for update", int(taken))
-        assert purge(api, queue) == {"purged": 1, "more": False}
-    assert messages(api, queue) == [taken]
-    assert_problem(api.client.get(f"/messages/{free}"), 404, "message-not-found")
+@pytest.mark.parametrize("left_alone", [False, True])
+async def test_a_purge_decides_when_it_has_the_message_in_hand(api: Api, queue: str, shared_database: str, left_alone: bool) -> None:
+    _, taken, _ = api.send(queue, "first", "taken", "last")
+    async with holding(shared_database, "select from message where id = $1 for update", int(taken)) as sql:
+        with ThreadPoolExecutor(1) as pool:
+            purging = pool.submit(purge, api, queue)
+            await waiting_for_a_lock(sql, "with seen as")
+            if not left_alone:
+                await sql.execute("update message set status = 'cancelled', finished_at = now() where id = $1", int(taken))
+            await sql.execute("commit")
+            assert purging.result() == {"purged": 3 if left_alone else 2, "more": False}
+    assert messages(api, queue) == ([] if left_alone else [taken])
+
+
+@pytest.mark.rule(12)
+async def test_a_call_that_falls_to_a_deadlock_is_carried_out_all_the_same(
+    api: Api, queue: str, shared_database: str, sql: Connection
+) -> None:
+    """Another session locks the same messages in the other order, and Postgres ends the service's statement for it."""
+    first, second = (int(each) for each in api.send(queue, "first", "second"))
+    deadlocks = "select deadlocks from pg_stat_database where datname = current_database()"
+    before = await sql.fetchval(deadlocks)
+    async with holding(shared_database, "select from message where id = $1 for update", second) as other:
+        await other.execute("set local deadlock_timeout = '1h'")
+        with ThreadPoolExecutor(1) as pool:
+            purging = pool.submit(purge, api, queue)
+            await waiting_for_a_lock(other, "with seen as")
+            await other.execute("select from message where id = $1 for update", first)
+            await other.execute("commit")
+            assert purging.result() == {"purged": 2, "more": False}
+    async with asyncio.timeout(20):
+        while await sql.fetchval(deadlocks) == before:  # noqa: ASYNC110 - statistics come late
+            await asyncio.sleep(0.1)
 
 
 @pytest.mark.scar(22)

@@ -9,7 +9,7 @@ import anyio.to_thread
 import asyncpg
 import pytest
 from harness.api import Api, Json
-from harness.holding import waiting_for_a_lock
+from harness.holding import holding, waiting_for_a_lock
 from harness.operating import RARELY, all_states, bury, fill, messages, parked_on, redrive
 from harness.postgres import execute, number
 from harness.problems import assert_problem
@@ -146,15 +146,21 @@ def test_two_redrives_at_once_send_each_message_once(api: Api, queue: str, dead_
     assert messages(api, dead_letters) == []
 
 
-async def test_a_redrive_waits_for_nobody_and_leaves_what_is_in_other_hands(
-    api: Api, queue: str, dead_letters: str, shared_database: str, sql: Connection
+@pytest.mark.parametrize("left_alone", [False, True])
+async def test_a_redrive_decides_when_it_has_the_message_in_hand(
+    api: Api, queue: str, dead_letters: str, shared_database: str, left_alone: bool
 ) -> None:
     await anyio.to_thread.run_sync(fill, shared_database, dead_letters, 3, queue)
-    taken = messages(api, dead_letters)[1]
-    async with sql.transaction():
-        await sql.execute("select from message where id = $1 for update", int(taken))
-        assert redrive(api, dead_letters) == {"redriven": 2, "more": False}
-    assert messages(api, dead_letters) == [taken]
+    first, taken, last = messages(api, dead_letters)
+    async with holding(shared_database, "select from message where id = $1 for update", int(taken)) as sql:
+        with ThreadPoolExecutor(1) as pool:
+            redriving = pool.submit(redrive, api, dead_letters)
+            await waiting_for_a_lock(sql, "with seen as")
+            if not left_alone:
+                await sql.execute("update message set status = 'cancelled', finished_at = now() where id = $1", int(taken))
+            await sql.execute("commit")
+            assert redriving.result() == {"redriven": 3 if left_alone else 2, "more": False}
+    assert messages(api, queue) == ([first, taken, last] if left_alone else [first, last])
 
 
 async def test_a_message_that_is_leased_under_a_redrive_stays_with_its_holder(

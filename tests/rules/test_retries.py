@@ -1,10 +1,13 @@
 """Attempts, backoff, and what becomes of messages that are given up."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.holding import holding, waiting_for_a_lock
+from harness.operating import redrive
 from harness.server import Server
 from harness.wait import until
 
@@ -248,3 +251,32 @@ def test_a_redriven_message_has_a_fresh_budget_and_all_else(api: Api, queue: str
     assert (message["source_queue"], message["reason"], message["failed_workers"]) == (None, None, ["worker", "worker"])
     assert len(api.checkpoints(message_id)) == 2
     assert [fail(api, queue), fail(api, queue)] == ["requeued", "dead_lettered"]
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_message_that_is_given_up_waits_for_what_becomes_of_its_dead_letter_queue(
+    api: Api, queue: str, graves: str, shared_database: str, kept: bool
+) -> None:
+    (message_id,) = api.send(queue, "work", max_attempts=1)
+    receipt = api.claim_one(queue)["receipt"]
+    async with holding(shared_database, "select from queue where name = $1 for update", graves) as sql:
+        with ThreadPoolExecutor(1) as pool:
+            nacking = pool.submit(api.nack, receipt)
+            await waiting_for_a_lock(sql, "with asked as")
+            if not kept:
+                await sql.execute("delete from queue where name = $1", graves)
+            await sql.execute("commit")
+            assert [result["status"] for result in nacking.result()] == ["dead_lettered" if kept else "failed"]
+    assert api.message(message_id)["queue"] == (graves if kept else queue)
+
+
+@pytest.mark.parametrize("buried", [True, False])
+def test_a_nack_that_gave_a_message_up_answers_the_same_again_after_a_redrive(api: Api, queue: str, graves: str, buried: bool) -> None:
+    api.put_queue(queue, max_attempts=1, dead_letter_queue=graves if buried else None)
+    api.send(queue, "work")
+    receipt = api.claim_one(queue)["receipt"]
+    word = "dead_lettered" if buried else "failed"
+    assert [api.nack(receipt)[0]["status"] for _ in range(2)] == [word] * 2
+    assert redrive(api, graves if buried else queue) == {"redriven": 1, "more": False}
+    assert api.nack(receipt)[0]["status"] == word
+    assert api.ack(receipt)[0]["status"] == "settled"
