@@ -104,7 +104,7 @@ def redelivery_times(client: Client, message: Message) -> Iterator[float]:
     Both are moments of this machine's clock, which the Postgres of the demo runs by.
     """
     for checkpoint in client.list_checkpoints(message.id).items:
-        if checkpoint.kind == "lease_expired" and checkpoint.generation == message.output["generation"] - 1:
+        if checkpoint.reason == "lease_expired" and checkpoint.generation == message.output["generation"] - 1:
             yield message.output["started_at"] - moment(checkpoint.facts["expires_at"])
 
 
