@@ -11,7 +11,7 @@ import asyncpg
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
-from app.store.pick import ANYTHING, PICK_ANY, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
+from app.store.pick import ANYTHING, PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
 from app.store.queues import QueueGoneError
 from app.store.times import BEAT_INTERVAL, EXTENSION
 
@@ -28,13 +28,14 @@ started as (
     set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = now()
     from picked
     where message.shard = picked.shard and message.id = picked.id and exists (select from open_queue)
-    returning message.*, picked.place
+    returning message.*, picked.nth
 ),
 slotted as (
     select
-        started.*, shop.slots[started.place] as slot, shop.max_lease, coalesce(started.max_attempts, shop.max_attempts) as attempts_allowed,
-        shop.lease_length, shop.extension_length as extension, shop.beat_every as beat_interval
-    from shop
+        started.*, offer.slots[started.nth] as slot, offer.max_lease,
+        coalesce(started.max_attempts, offer.max_attempts) as attempts_allowed,
+        offer.lease_length, offer.extension_length as extension, offer.beat_every as beat_interval
+    from offer
     cross join started
 ),
 termed as (
@@ -58,13 +59,13 @@ granted as (
 )
 select
     case
-        when coalesce(place, 1) = 1 then json_build_object(
+        when coalesce(nth, 1) = 1 then json_build_object(
             'visits', (select json_agg(json_build_array(fairness_key, quantum, allowance) order by again, position) from turn),
-            'room', shop.room,
+            'room', offer.room,
             'cut', exists (select from shares where position > 0 and allowance = 0),
-            'limited', shop.max_in_flight is not null,
+            'limited', offer.max_in_flight is not null,
             'shut', exists (select from picked) and not exists (select from open_queue),
-            'served', case when cardinality(shop.slots) < cardinality($7::text[]) then shop.slots end
+            'served', case when cardinality(offer.slots) < cardinality($7::text[]) then offer.slots end
         )::text
     end as terms,
     slot,
@@ -72,9 +73,9 @@ select
     extract(epoch from expires_at - now())::float8 as expires_in, extract(epoch from deadline - now())::float8 as deadline_in,
     termed.beat_interval, termed.extension, body, headers, priority, fairness_key, work_type, task_id, termed.created_at, attempt_count,
     attempt_count - attempts_before + 1 as attempt, attempts_allowed, source_queue, progress, detail
-from shop
+from offer
 left join termed on true
-order by place
+order by nth
 """
 
 
@@ -84,7 +85,7 @@ def _claim(pick: Pick) -> str:
     return pick.sql + _GRANT.format(**{name: f"${number}" for number, name in enumerate(columns, pick.arguments + 1)})
 
 
-CLAIMS = {pick: _claim(pick) for pick in (PICK_ANY, PICK_BY_TYPE, PICK_BY_TASK)}
+CLAIMS = {pick: _claim(pick) for pick in (PICK_ANY, PICK_BY_TYPE, PICK_BY_TASK, PICK_BY_BOTH)}
 _PEEKS = {pick: f"{pick.sql}select id from picked" for pick in CLAIMS}
 
 _HOLD_QUEUE = """
@@ -180,7 +181,7 @@ class Granted:
 
 
 @dataclass(slots=True)
-class Stall:
+class Place:
     """Where one replica serves the claims of one queue and filter from: whose turn it is, and whether the queue limits its leases."""
 
     shard: int
@@ -190,7 +191,7 @@ class Stall:
     limited: bool = False
 
 
-async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collection[int]) -> list[Granted]:
+async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collection[int]) -> list[Granted]:
     """Grant leases to the calls in order, as far as ready messages and the queue's limit go.
 
     Messages set `aside` are left alone. Whatever fails after some leases are granted only ends the call early: they are committed.
@@ -202,15 +203,15 @@ async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collec
     slots = [(call, number) for call, each in enumerate(claims) for number in range(each.max_messages)]
     granted = [Granted() for _ in claims]
     for _ in range(_MAX_ROUNDS):
-        left = stall.rotation.left
+        left = place.rotation.left
         try:
-            rows = await _run(pool, stall, [claims[call].worker_id for call, _ in slots], aside, *_columns(claims, slots))
+            rows = await _run(pool, place, [claims[call].worker_id for call, _ in slots], aside, *_columns(claims, slots))
         except (asyncpg.PostgresError, StoreError):
             if any(each.leases for each in granted):
                 break
             raise
         if not rows:
-            raise QueueGoneError(stall.queue_id)
+            raise QueueGoneError(place.queue_id)
         terms = _Terms(**json.loads(rows[0]["terms"]))
         leased = [row for row in rows if row["id"] is not None]
         for row in leased:
@@ -219,20 +220,20 @@ async def claim(pool: Pool, stall: Stall, claims: Sequence[Claim], aside: Collec
         for call in {call for call, _ in slots} - {call for call, _ in served}:
             granted[call].drain = True
         slots = served[len(leased) :]
-        held, stall.limited = stall.limited, terms.limited
+        held, place.limited = place.limited, terms.limited
         if terms.shut or (slots and terms.limited and not held):
             continue  # and again, on the queue as it is now, or while its row is held
         visits = _visits(terms, leased)
         if terms.room:  # else nobody has had a turn
-            stall.rotation.advance(visits)
+            place.rotation.advance(visits)
         if not slots or len(leased) == terms.room or not (terms.cut or _more_may_be_ready(visits, terms.room, left)):
             break
     return granted
 
 
-async def first_ready(pool: Pool, stall: Stall, aside: Collection[int]) -> int | None:
+async def first_ready(pool: Pool, place: Place, aside: Collection[int]) -> int | None:
     """Return the message that a claim for one would pick."""
-    rows = await fetch(pool, _PEEKS[stall.filter.pick], *_place(stall), True, aside, [""], *stall.filter.arguments)
+    rows = await fetch(pool, _PEEKS[place.filter.pick], *_whereabouts(place), True, aside, [""], *place.filter.arguments)
     return rows[0]["id"] if rows else None
 
 
@@ -252,15 +253,15 @@ class _Terms:
     served: list[int] | None
 
 
-async def _run(pool: Pool, stall: Stall, workers: list[str], aside: Collection[int], *columns: object) -> list[Row]:
-    arguments = (*_place(stall), stall.limited, aside, workers, *stall.filter.arguments, *columns)
-    if stall.limited:
-        return await fetch_holding(pool, _HOLD_QUEUE, stall.queue_id, CLAIMS[stall.filter.pick], *arguments)
-    return await fetch(pool, CLAIMS[stall.filter.pick], *arguments)
+async def _run(pool: Pool, place: Place, workers: list[str], aside: Collection[int], *columns: object) -> list[Row]:
+    arguments = (*_whereabouts(place), place.limited, aside, workers, *place.filter.arguments, *columns)
+    if place.limited:
+        return await fetch_holding(pool, _HOLD_QUEUE, place.queue_id, CLAIMS[place.filter.pick], *arguments)
+    return await fetch(pool, CLAIMS[place.filter.pick], *arguments)
 
 
-def _place(stall: Stall) -> tuple[object, ...]:
-    return (stall.shard, stall.queue_id, stall.rotation.fairness_key, stall.rotation.left)
+def _whereabouts(place: Place) -> tuple[object, ...]:
+    return (place.shard, place.queue_id, place.rotation.fairness_key, place.rotation.left)
 
 
 def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[object, ...]:

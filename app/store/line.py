@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from app.store.aside import Aside
-from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Stall, claim, first_ready, repeated
+from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Place, claim, first_ready, repeated
 from app.store.database import Pool
 from app.store.pick import ANYTHING, Filter
 from app.store.queues import QueueRef
@@ -87,7 +87,7 @@ class Line:
         self.callers: deque[_Caller] = deque()
         self._queue = queue
         self._serving = serving
-        self._stall = Stall(queue.shard, queue.id, wanted)
+        self._place = Place(queue.shard, queue.id, wanted)
         self._aside = Aside()
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
@@ -230,7 +230,7 @@ class Line:
         return [answer(caller) for caller in batch]
 
     async def _claim(self, claims: list[Claim]) -> list[Granted]:
-        grants = await claim(self._serving.pool, self._stall, claims, self._aside.ids())
+        grants = await claim(self._serving.pool, self._place, claims, self._aside.ids())
         if leases := [lease for grant in grants for lease in grant.leases]:
             self._serving.on_granted(leases)
         return grants
@@ -252,7 +252,7 @@ class Line:
         try:
             (claimed,) = await self._grant_together([single])
         except asyncpg.PostgresError as error:
-            culprit = await first_ready(self._serving.pool, self._stall, self._aside.ids())
+            culprit = await first_ready(self._serving.pool, self._place, self._aside.ids())
             if culprit is None:
                 raise  # for no row's sake
             self._aside.put(culprit)

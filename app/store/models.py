@@ -145,6 +145,17 @@ class Message(SQLModel, table=True):
             "id",
             postgresql_where=text("status between 'pending' and 'pending' and task_id is not null"),
         ),
+        Index(
+            "message_ready_by_both",
+            "shard",
+            "queue_id",
+            "task_id",
+            "work_type",
+            "fairness_key",
+            text("priority desc"),
+            "id",
+            postgresql_where=text("status > 'in_progress' and status < 'scheduled' and task_id is not null and work_type is not null"),
+        ),
         Index("message_finished", "shard", "queue_id", "finished_at", postgresql_where=text("finished_at is not null")),
         Index("message_dedup", "shard", "dedup_queue_id", "dedup_key", unique=True, postgresql_where=text("dedup_key is not null")),
     )

@@ -12,15 +12,17 @@ _READY = "message.shard = $1 and message.queue_id = $2 and message.status = 'pen
 # The same for claims with a filter, worded as their indexes are. `message_ready` does not fit this wording: in order of keys like them, it
 # would at times seem as good, and all that passes no filter would be read in vain.
 _FILTERED = "message.shard = $1 and message.queue_id = $2 and message.status between 'pending' and 'pending'"
+# And once more for a work type and a task together, so that neither of the indexes for one of them is taken.
+_FILTERED_TWICE = "message.shard = $1 and message.queue_id = $2 and message.status > 'in_progress' and message.status < 'scheduled'"
 _TIMES = {"visibility_timeout": VISIBILITY_TIMEOUT, "extension": EXTENSION, "beat_interval": BEAT_INTERVAL}
 
 _PICK = """
--- Locks: the messages picked, skipping those in other hands; then the queue, shared, which only its reconfiguration and its deletion
--- keep waiting.
+-- Locks: the messages picked, skipping those in other hands; and the queue, shared, after the first of them. Only its reconfiguration and
+-- its deletion keep that waiting.
 -- Index: {index}, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey;
 -- worker_draining; lease_holder, to count the leases of a queue that limits them.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
-with recursive shop as materialized (
+with recursive offer as materialized (
     -- The queue, the slots of the workers that are to be served, and how many leases may be granted now.
     select
         queue.*, {visibility_timeout} as lease_length, {extension} as extension_length, {beat_interval} as beat_every, asked.slots,
@@ -44,11 +46,11 @@ with recursive shop as materialized (
     where queue.id = $2
 ),
 visited(fairness_key, lap, position, weight) as (
-    select $3::text collate "C", 0, 0, 0::bigint from shop where shop.room > 0
+    select $3::text collate "C", 0, 0, 0::bigint from offer where offer.room > 0
     union all
-    select next.fairness_key, next.lap, visited.position + 1, coalesce((shop.weights ->> next.fairness_key)::bigint, 1)
+    select next.fairness_key, next.lap, visited.position + 1, coalesce((offer.weights ->> next.fairness_key)::bigint, 1)
     from visited
-    join shop on visited.position < shop.room - $4::bigint
+    join offer on visited.position < offer.room - $4::bigint
     cross join lateral (
         (select found.fairness_key, visited.lap from {later_key} as found)
         union all
@@ -60,7 +62,7 @@ visited(fairness_key, lap, position, weight) as (
 lap as (
     select fairness_key, position, weight, room, greatest(0, room - $4) as rest, greatest(1, sum(weight) over ())::bigint as length,
            (sum(weight) over (order by position) - weight)::bigint as before
-    from shop
+    from offer
     cross join visited
 ),
 shares as (
@@ -81,7 +83,7 @@ turn as materialized (
     group by fairness_key
 ),
 picked as materialized (
-    select ready.shard, ready.id, row_number() over () as place
+    select ready.shard, ready.id, row_number() over () as nth
     from (select * from turn order by again, position) as turn
     cross join lateral ({ready}) as ready
 )
@@ -115,9 +117,9 @@ def _pick(index: str, ready: str) -> str:
     )
 
 
-def _pick_by_type() -> str:
+def _pick_by_type(index: str, ready: str) -> str:
     """Return the same for messages of any of several work types. One index range per type; they are merged, and locked in that order."""
-    ready = f"{_FILTERED} and message.work_type = wanted.work_type"
+    ready = f"{ready} and message.work_type = wanted.work_type"
     key = f"""(
             select found.fairness_key
             from unnest($8::text[]) as wanted(work_type)
@@ -129,7 +131,7 @@ def _pick_by_type() -> str:
         )"""
     return _PICK.format(
         **_TIMES,
-        index="message_ready_by_type",
+        index=index,
         first_key=key.format(""),
         later_key=key.format(" and message.fairness_key > visited.fairness_key"),
         ready=f"""
@@ -156,11 +158,9 @@ def _pick_by_type() -> str:
 
 
 PICK_ANY = Pick(_pick("message_ready", _READY), 7)
-PICK_BY_TYPE = Pick(_pick_by_type(), 8)
-PICK_BY_TASK = Pick(
-    _pick("message_ready_by_task", f"{_FILTERED} and message.task_id = $9 and ($8::text[] is null or message.work_type = any($8::text[]))"),
-    9,
-)
+PICK_BY_TYPE = Pick(_pick_by_type("message_ready_by_type", _FILTERED), 8)
+PICK_BY_TASK = Pick(_pick("message_ready_by_task", f"{_FILTERED} and message.task_id = $8"), 8)
+PICK_BY_BOTH = Pick(_pick_by_type("message_ready_by_both", f"{_FILTERED_TWICE} and message.task_id = $9"), 9)
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,15 +172,13 @@ class Filter:
 
     @property
     def pick(self) -> Pick:
-        if self.task_id is not None:
-            return PICK_BY_TASK
-        return PICK_ANY if self.work_types is None else PICK_BY_TYPE
+        if self.task_id is None:
+            return PICK_ANY if self.work_types is None else PICK_BY_TYPE
+        return PICK_BY_TASK if self.work_types is None else PICK_BY_BOTH
 
     @property
     def arguments(self) -> tuple[object, ...]:
-        if self.task_id is not None:
-            return (self.work_types, self.task_id)
-        return () if self.work_types is None else (self.work_types,)
+        return tuple(each for each in (self.work_types, self.task_id) if each is not None)
 
 
 ANYTHING = Filter()

@@ -4,16 +4,17 @@ from collections.abc import AsyncGenerator, Collection
 
 from app.store.batches import BATCH_ROWS
 from app.store.database import Pool, fetch
+from app.store.states import in_state
 
-_NEWEST = """
+NEWEST = f"""
 -- Locks: none. Index: message_status, the last entry per state.
 select coalesce(max(last.id), 0) as newest
 from unnest($3::text[]) as wanted(status)
 cross join lateral (
     select message.id
     from message
-    where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> ''
-    order by message.id desc
+    where message.shard = $1 and message.queue_id = $2 and {in_state()}
+    order by message.status desc, message.id desc
     limit 1
 ) as last
 """
@@ -28,9 +29,8 @@ with seen as materialized (
     cross join lateral (
         select message.shard, message.id
         from message
-        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> ''
-          and message.id > $4 and message.id <= $5
-        order by message.id
+        where message.shard = $1 and message.queue_id = $2 and {in_state("$4")} and message.id <= $5
+        order by message.status, message.id
         limit {BATCH_ROWS}
     ) as found
     order by found.id
@@ -61,7 +61,7 @@ from removed
 
 async def purge(pool: Pool, shard: int, queue_id: int, statuses: Collection[str]) -> AsyncGenerator[int]:
     """Remove the messages in these states that are there now. Yields how many, batch by batch. Each message is looked at once."""
-    (row,) = await fetch(pool, _NEWEST, shard, queue_id, statuses)
+    (row,) = await fetch(pool, NEWEST, shard, queue_id, statuses)
     newest, last, seen = row["newest"], 0, BATCH_ROWS
     while seen == BATCH_ROWS:
         (row,) = await fetch(pool, PURGE, shard, queue_id, statuses, last, newest)

@@ -5,6 +5,7 @@ from datetime import datetime
 
 from app.store.database import Database, Row, fetch
 from app.store.faults import answering
+from app.store.states import in_state
 from app.store.workers import HOLDS
 
 _MESSAGE_FACTS = """
@@ -26,7 +27,7 @@ left join lease on lease.shard = message.shard and lease.message_id = message.id
 where message.shard = any($1::smallint[]) and message.id = $2
 """
 
-_MESSAGES = f"""
+MESSAGES = f"""
 -- Locks: none. Index: message_status, one range per status asked for.
 select {_MESSAGE_FACTS}
 from (
@@ -35,8 +36,8 @@ from (
     cross join lateral (
         select message.*
         from message
-        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> '' and message.id > $4
-        order by message.id
+        where message.shard = $1 and message.queue_id = $2 and {in_state("$4")}
+        order by message.status, message.id
         limit $5
     ) as found
     order by found.id
@@ -120,7 +121,7 @@ class Reads:
 
     async def messages(self, shard: int, queue_id: int, statuses: Sequence[str], after: int, limit: int) -> list[Row]:
         """Return up to `limit` messages in one of these states, oldest first, from the first after the id `after` on."""
-        return await fetch(self._pool, _MESSAGES, shard, queue_id, statuses, after, limit)
+        return await fetch(self._pool, MESSAGES, shard, queue_id, statuses, after, limit)
 
     async def checkpoints(self, message_id: int) -> list[Row]:
         """Return a message's history, newest first."""

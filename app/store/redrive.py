@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from app.store.batches import BATCH_ROWS
 from app.store.database import Pool, fetch
 from app.store.queues import QueueRef
+from app.store.states import in_state
 
 # Where a message goes: to the queue named in the call; else to where it came from; one that failed here is tried again here.
 _DESTINATION = "coalesce($5, message.source_queue, case message.status when 'failed' then $6 end)"
@@ -20,8 +21,8 @@ with seen as materialized (
     cross join lateral (
         select message.shard, message.id
         from message
-        where message.shard = $1 and message.queue_id = $2 and message.status = wanted.status and message.status <> '' and message.id > $3
-        order by message.id
+        where message.shard = $1 and message.queue_id = $2 and {in_state("$3")}
+        order by message.status, message.id
         limit {BATCH_ROWS}
     ) as found
     order by found.id

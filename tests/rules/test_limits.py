@@ -105,7 +105,7 @@ async def test_a_claim_that_is_under_way_heeds_what_the_queue_has_become(
     async with holding(shared_database, f"update queue set {change} where name = $1", queue) as sql:
         with ThreadPoolExecutor(1) as pool:
             claiming = pool.submit(api.claim, queue, max_messages=10)
-            await waiting_for_a_lock(sql, "with recursive shop")
+            await waiting_for_a_lock(sql, "with recursive offer")
             await sql.execute("commit")
             assert len(claiming.result()) == granted
 
@@ -136,7 +136,7 @@ async def test_a_claim_that_is_under_way_as_its_queue_is_deleted_leaves_no_lease
     async with holding(shared_database, "select from queue where name = $1 for update", queue) as sql:
         with ThreadPoolExecutor(1) as pool:
             claiming = pool.submit(api.client.post, f"/queues/{queue}/leases", json={"worker_id": "w"})
-            await waiting_for_a_lock(sql, "with recursive shop")
+            await waiting_for_a_lock(sql, "with recursive offer")
             await sql.execute("delete from queue where name = $1", queue)
             await sql.execute("commit")
             assert_problem(claiming.result(), 404, "queue-not-found")

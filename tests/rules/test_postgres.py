@@ -23,7 +23,7 @@ from app.store.claim import CLAIMS, REPEATED
 from app.store.database import HOT_SESSION
 from app.store.fate import FATE
 from app.store.nack import NACK
-from app.store.pick import PICK_ANY, PICK_BY_TASK, PICK_BY_TYPE
+from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE
 from app.store.purge import PURGE
 from app.store.reclaim import RECLAIM
 from app.store.redrive import REDRIVE
@@ -82,6 +82,7 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
         "claim",
         "claim by type",
         "claim by task",
+        "claim by both",
         "fate",
         "nack",
         "purge",
@@ -101,6 +102,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "claim": {"message_ready"},
         "claim by type": {"message_ready_by_type"},
         "claim by task": {"message_ready_by_task"},
+        "claim by both": {"message_ready_by_both"},
         "purge": {"message_status", "checkpoint_pkey"},
         "redrive": {"message_status", "queue_name_key"},
         "send_once": {"message_dedup", "send_request_pkey"},
@@ -110,10 +112,11 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
         "beat": (BEAT, (ids, ids, nothing, nothing)),
         "claim": (CLAIMS[PICK_ANY], (*turn, nothing, nothing, nothing, ids)),
         "claim by type": (CLAIMS[PICK_BY_TYPE], (*turn, ["a", "b"], nothing, nothing, nothing, ids)),
-        "claim by task": (CLAIMS[PICK_BY_TASK], (*turn, ["a", "b"], "t", nothing, nothing, nothing, ids)),
+        "claim by task": (CLAIMS[PICK_BY_TASK], (*turn, "t", nothing, nothing, nothing, ids)),
+        "claim by both": (CLAIMS[PICK_BY_BOTH], (*turn, ["a", "b"], "t", nothing, nothing, nothing, ids)),
         "fate": (FATE, (ids, ids)),
         "nack": (NACK, (ids, ids, nothing, [0.0] * 3, [True] * 3)),
-        "purge": (PURGE, (1, ["scheduled", "pending"], 1000, 1000)),
+        "purge": (PURGE, (1, ["scheduled", "pending"], 0, 1000)),
         "reclaim": (RECLAIM, (1000, [])),
         "redrive": (REDRIVE, (1, 0, 1000, None, "default")),
         "release": (RELEASE, (ids, ids)),
@@ -137,7 +140,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
     assert {node["Node Type"] for node in joins} <= {"Nested Loop"}
     for join in joins:
         (inner,) = (plan for plan in join["Plans"] if plan["Parent Relationship"] == "Inner")
-        with_one_row = any(plan.get("CTE Name") == "shop" for plan in join["Plans"])
+        with_one_row = any(plan.get("CTE Name") == "offer" for plan in join["Plans"])
         assert with_one_row or inner["Node Type"] not in {"CTE Scan", "Materialize", "Function Scan"}, inner
 
 

@@ -13,10 +13,18 @@ from harness.wait import until
 
 from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
-from app.store.pick import PICK_ANY, PICK_BY_TASK, PICK_BY_TYPE
+from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE
+from app.store.purge import NEWEST, PURGE
+from app.store.reads import MESSAGES
+from app.store.redrive import REDRIVE
 
 SLOTS = 10
-KINDS = {"any": (PICK_ANY, ()), "by type": (PICK_BY_TYPE, (["a", "b"],)), "by task": (PICK_BY_TASK, (["a"], "t"))}
+KINDS = {
+    "any": (PICK_ANY, ()),
+    "by type": (PICK_BY_TYPE, (["a", "b"],)),
+    "by task": (PICK_BY_TASK, ("t",)),
+    "by both": (PICK_BY_BOTH, (["a", "b"], "t")),
+}
 PLANS = ("made on empty tables", "made while nothing was ready", "made for the tables as they are")
 
 _ADD_LIMITED_QUEUE = """
@@ -72,6 +80,29 @@ def test_ten_thousand_keys_cost_a_claim_no_more_than_ten(few_keys: Observed, man
     assert buffers(many) <= 2 * buffers(few)  # the indexes have one level more
 
 
+@pytest.mark.scar(39)
+@pytest.mark.parametrize("vacuumed", [False, True])
+async def test_calls_that_go_by_state_read_no_message_of_another(database_url: str, vacuumed: bool) -> None:
+    """Where Postgres takes all messages to be in one state of one queue, also a walk through all of them would seem good to it."""
+    sql = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
+    await fill(sql, ready=0, completed=100_000)
+    await sql.execute("vacuum (analyze) message" if vacuumed else "analyze message")
+    await fill(sql, ready=20)
+    states = ["pending", "failed"]
+    people = await asyncpg.connect(database_url)
+    for session, statement, arguments in (
+        (sql, NEWEST, (0, 1, states)),
+        (sql, PURGE, (0, 1, states, 0, 10**9)),
+        (sql, REDRIVE, (0, 1, 0, 1000, "default", "default")),
+        (people, MESSAGES, (0, 1, states, 0, 10)),
+    ):
+        nodes = await explain(session, statement, *arguments)
+        assert rows_left_out(nodes, "message") == 0
+        assert rows_read(nodes, "message") <= 4 * 20
+    for session in (sql, people):
+        await session.close()
+
+
 @pytest.mark.scar(48)
 @pytest.mark.parametrize("mode", ["force_generic_plan", "force_custom_plan"])
 async def test_a_claim_from_a_limited_queue_counts_its_own_leases_only(database_url: str, mode: str) -> None:
@@ -119,7 +150,7 @@ where lease.generation = $1 and checkpoint.kind = 'lease_expired'
 
 
 def observed(postgres: Databases, **crowd: int) -> Iterator[Observed]:
-    """Return what claims do in a database that has these messages, `of_others` in front of them: ready, but of another type and task."""
+    """Return what claims do in a database that has these messages, `of_others` in front of them: ready, but of another type or task."""
     url = postgres.create()
     yield asyncio.run(_observe(url, **crowd))
     postgres.drop(url)
@@ -138,7 +169,8 @@ async def _observe(
             await sql.execute(f"explain {execution(f'kind_{n}', *claim_arguments(kind))}")
 
     async def make_ready() -> None:
-        await fill(sql, ready=of_others, keys=keys, work_type="z", task_id="z")
+        for work_type, task_id in (("z", "z"), ("z", "t"), ("a", "z")):
+            await fill(sql, ready=of_others, keys=keys, work_type=work_type, task_id=task_id)
         await fill(sql, ready=ready, keys=keys)
 
     async def run_all(plan: str) -> None:
