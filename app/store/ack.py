@@ -50,11 +50,11 @@ done as (
 update message
 set status = 'completed', ended_by = case when ended.late then 'acked_late' else 'acked' end, finished_at = now(),
     output = ended.output, error = null, reason = null, {KEEP_REPORT}
-from done as ended
-left join queue on queue.id = ended.freed and queue.max_in_flight is not null
+from done as ended, queue
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-returning message.id as message_id, message.generation, message.ended_by as fate, array_remove(array[queue.id], null) as wakes,
-          0::float8 as wait
+  and queue.id = message.queue_id
+returning message.id as message_id, message.generation, message.ended_by as fate,
+          array_remove(array[case when queue.max_in_flight is not null then ended.freed end], null) as wakes, 0::float8 as wait
 """
 
 

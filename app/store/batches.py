@@ -6,8 +6,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 
 BATCH_ROWS = 1000
-PATIENCE_S = 20.0
-"""Less than clients and proxies wait for an answer."""
+PATIENCE_S = 5.0
+"""Half of what the most impatient clients and proxies wait for an answer, the SDK among them."""
 
 
 @dataclass(frozen=True, slots=True)

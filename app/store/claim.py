@@ -96,7 +96,7 @@ select from queue where id = $1 for no key update
 
 REPEATED = f"""
 -- Locks: none.
--- Index: lease_holder, message_pkey, queue_pkey.
+-- Index: lease_of_worker, message_pkey, queue_pkey.
 select
     lease.worker_id, lease.claim_id,
     lease.shard, lease.message_id, lease.generation, lease.expires_at,
@@ -112,6 +112,7 @@ cross join lateral (
     select *
     from lease
     where lease.shard = $1 and lease.queue_id = $4 and lease.worker_id = asked.worker_id and lease.claim_id = asked.claim_id
+      and lease.generation > 0
       and lease.expires_at > now()
     offset 0  -- looked up once per claim id, never the other way round
 ) as lease

@@ -8,19 +8,20 @@ Hot statements stand alone and never change session state, so a connection needs
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from app.store.faults import answering
+from app.store.faults import DeadlockError, answering
 
 Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
 Row: TypeAlias = asyncpg.Record
+T = TypeVar("T")
 
 STATEMENT_TIMEOUT_S = 30.0
 _BEAT_CONNECTIONS = 2
@@ -28,12 +29,17 @@ _WORK_CONNECTIONS = 8
 _READ_CONNECTIONS = 4
 _ENGINE_CONNECTIONS = 2
 _CLOSE_TIMEOUT_S = 5.0
-_PLANS_LAST_S = 10.0
+_PLANS_LAST_S = 2.0
 """A plan that was made while a table was quite empty may read the table as a whole; it does not last."""
 _MOST_CONNECTIONS = 100
 _TRIES = 3
 # JIT pays for long analyses; here it would only add its compile time to short statements.
-_SESSION = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
+_BASE = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
+# A replica that freezes in the middle of a transaction must not keep a queue's row, or a chore, from the others.
+_SESSION = _BASE | {"idle_in_transaction_session_timeout": "5s"}
+# Whoever changes a queue waits for the claims that are under way, which are short; who is kept longer than this by something else is
+# told to try again, and does not keep others from the connection.
+_WRITING_SESSION = _SESSION | {"lock_timeout": "5s"}
 # Hot statements go row by row from their arrays to the tables, by the index that has their order: the one plan that is good at any size.
 # Postgres would else choose others while a table is small or not yet analysed, and keep them: reading whole tables, sorting them, or
 # joining batches by nested scans. As there is one good plan, it is kept: to plan each call anew costs a lone ack as much again as the ack.
@@ -45,8 +51,6 @@ HOT_SESSION = _SESSION | {
     "enable_sort": "off",
     "enable_incremental_sort": "off",
     "plan_cache_mode": "force_generic_plan",
-    # A replica that freezes in the middle of a claim must not keep a queue's row from the others.
-    "idle_in_transaction_session_timeout": "5s",
 }
 
 
@@ -58,7 +62,8 @@ class Database:
     beats: Pool
     work: Pool
     reads: Pool
-    engine: AsyncEngine
+    reading: AsyncEngine
+    writing: AsyncEngine
 
     async def close(self) -> None:
         """Close every connection. A pool that cannot close in time, because a statement hangs, is cut off."""
@@ -67,12 +72,15 @@ class Database:
                 await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
             except TimeoutError:
                 pool.terminate()
-        await self.engine.dispose()
+        await self.reading.dispose()
+        await self.writing.dispose()
 
 
-async def connect(url: str, *, statement_timeout: float | None = STATEMENT_TIMEOUT_S) -> asyncpg.Connection:
+async def connect(
+    url: str, settings: Mapping[str, str] = _BASE, *, statement_timeout: float | None = STATEMENT_TIMEOUT_S
+) -> asyncpg.Connection:
     """Open one connection outside the pools, for a listener or a migration. The time-out is in seconds."""
-    return await asyncpg.connect(plain_url(url), server_settings=_SESSION, timeout=10, command_timeout=statement_timeout)
+    return await asyncpg.connect(plain_url(url), server_settings=dict(settings), timeout=10, command_timeout=statement_timeout)
 
 
 async def open_database(url: str) -> Database:
@@ -82,14 +90,15 @@ async def open_database(url: str) -> Database:
         beats=await _pool(url, _BEAT_CONNECTIONS, HOT_SESSION),
         work=await _pool(url, _WORK_CONNECTIONS, HOT_SESSION),
         reads=await _pool(url, _READ_CONNECTIONS, _SESSION),
-        engine=open_engine(url),
+        reading=open_engine(url, _SESSION),
+        writing=open_engine(url, _WRITING_SESSION),
     )
 
 
-def open_engine(url: str, *, statement_timeout: float | None = STATEMENT_TIMEOUT_S) -> AsyncEngine:
+def open_engine(url: str, settings: Mapping[str, str] = _BASE, *, statement_timeout: float | None = STATEMENT_TIMEOUT_S) -> AsyncEngine:
     return create_async_engine(
         "postgresql+asyncpg://",
-        async_creator=lambda: connect(url, statement_timeout=statement_timeout),
+        async_creator=lambda: connect(url, settings, statement_timeout=statement_timeout),
         pool_size=_ENGINE_CONNECTIONS,
         max_overflow=0,
         pool_pre_ping=True,
@@ -128,26 +137,43 @@ async def fetch_holding(pool: Pool, hold: str, held: object, statement: str, *ar
     return await _carry_out(transaction)
 
 
-async def _carry_out(transaction: Callable[[], Awaitable[list[Row]]]) -> list[Row]:
+async def _carry_out(transaction: Callable[[], Awaitable[T]]) -> T:
     """Carry out a transaction, and again if it fell to a deadlock: no row of it is to blame."""
+    for _ in range(_TRIES - 1):
+        with contextlib.suppress(DeadlockError), answering():
+            return await transaction()
     with answering():
-        for _ in range(_TRIES - 1):
-            with contextlib.suppress(asyncpg.TransactionRollbackError):
-                return await transaction()
         return await transaction()
 
 
 @contextlib.asynccontextmanager
-async def session(database: Database) -> AsyncIterator[AsyncSession]:
-    """Open a session on the tables, for what is not hot.
+async def reading(database: Database) -> AsyncIterator[AsyncSession]:
+    """Open a session that reads tables, for what is not hot.
 
     Raises:
         UnavailableError: Postgres did not answer.
 
     """
     with answering():
-        async with AsyncSession(database.engine, expire_on_commit=False) as opened:
+        async with AsyncSession(database.reading, expire_on_commit=False) as opened:
             yield opened
+
+
+async def write(database: Database, change: Callable[[AsyncSession], Awaitable[T]]) -> T:
+    """Carry out a change of what is not hot in a transaction of its own. It is committed when this returns.
+
+    Raises:
+        UnavailableError: Postgres did not answer, or another transaction kept a lock for seconds.
+
+    """
+
+    async def transaction() -> T:
+        async with AsyncSession(database.writing, expire_on_commit=False) as opened:
+            changed = await change(opened)
+            await opened.commit()
+            return changed
+
+    return await _carry_out(transaction)
 
 
 class _Plans:

@@ -6,6 +6,7 @@ from app.store.database import Pool, fetch
 _LEAST_SAMPLES = 10
 _MOST_SAMPLES = 1000
 _MOST_LOOKED_AT = 10_000
+_BATCH = 50
 
 
 def within_bounds(lease: str, queue: str = "queue") -> str:
@@ -16,12 +17,26 @@ def within_bounds(lease: str, queue: str = "queue") -> str:
 DERIVE = f"""
 -- Locks: the chore's own, so that one replica at a time does it; the queues whose times change, in id order. They wait for claims, as
 -- those share a queue's row; to skip a busy one could be to skip it for ever.
--- Index: message_finished backwards, a bounded way per adaptive queue; queue_pkey.
+-- Index: queue_pkey, from where the last batch ended; message_finished backwards, a bounded way per adaptive queue.
 with {mine(Chore.DERIVE)},
-sampled as materialized (
-    select queue.id, sample.samples, 2 * sample.p95 as lease
+asked as materialized (
+    select queue.id, queue.adaptive
     from mine
-    cross join queue
+    cross join lateral (
+        select *
+        from queue
+        where queue.id > $2 and queue.shard = mine.shard and (queue.adaptive or queue.derived_samples is not null)
+        order by queue.id
+        limit {_BATCH}
+    ) as queue
+),
+wanted as materialized (
+    select
+        asked.id, asked.adaptive,
+        case when asked.adaptive then 2 * sample.p95 end as lease,
+        case when asked.adaptive then sample.samples end as samples
+    from asked
+    cross join mine
     cross join lateral (
         select count(*) as samples, percentile_cont(0.95) within group (order by taken.seconds) as p95
         from (
@@ -29,7 +44,7 @@ sampled as materialized (
             from (
                 select status, started_at, finished_at
                 from message
-                where message.shard = mine.shard and message.queue_id = queue.id and message.finished_at is not null
+                where message.shard = mine.shard and message.queue_id = asked.id and message.finished_at is not null
                 order by finished_at desc
                 limit {_MOST_LOOKED_AT}
             ) as newest
@@ -37,19 +52,12 @@ sampled as materialized (
             limit {_MOST_SAMPLES}
         ) as taken
     ) as sample
-    where queue.shard = mine.shard and queue.adaptive
-),
-wanted as materialized (
-    select id, true as adaptive, lease, samples from sampled where samples >= {_LEAST_SAMPLES}
-    union all
-    select queue.id, false, null, null
-    from mine
-    join queue on queue.shard = mine.shard
-    where not queue.adaptive and queue.derived_samples is not null
+    where not asked.adaptive or sample.samples >= {_LEAST_SAMPLES}
+    order by asked.id
 ),
 changed as materialized (
     select wanted.id, held.lease, wanted.samples
-    from (select * from wanted order by id) as wanted
+    from wanted
     cross join lateral (
         select {within_bounds("wanted.lease")} as lease
         from queue
@@ -57,14 +65,27 @@ changed as materialized (
           and (queue.derived_lease, queue.derived_samples) is distinct from ({within_bounds("wanted.lease")}, wanted.samples)
         for no key update
     ) as held
+),
+derived as (
+    update queue set derived_lease = changed.lease, derived_samples = changed.samples
+    from changed
+    where queue.id = changed.id
 )
-update queue set derived_lease = changed.lease, derived_samples = changed.samples
-from changed
-where queue.id = changed.id
+select count(*) as asked, max(id) as last from asked
 """
 
 
-async def derive(pool: Pool, shard: int) -> bool:
-    """Derive the times of all adaptive queues, and drop those of queues that are adaptive no more. There is never more to do."""
-    await fetch(pool, DERIVE, shard)
-    return False
+class Deriver:
+    """One replica's way through the queues of one shard, batch by batch."""
+
+    def __init__(self, pool: Pool, shard: int) -> None:
+        self._pool = pool
+        self._shard = shard
+        self._last = 0
+
+    async def derive(self) -> bool:
+        """Derive the times of some adaptive queues, and drop those of some that are so no more. Returns whether there are others."""
+        (row,) = await fetch(self._pool, DERIVE, self._shard, self._last)
+        more: bool = row["asked"] == _BATCH
+        self._last = row["last"] if more else 0
+        return more

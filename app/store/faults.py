@@ -2,6 +2,7 @@
 
 StoreError
 ├── UnavailableError    Postgres does not answer: try again later
+│   └── DeadlockError   it has undone the transaction for the sake of others
 ├── OverloadedError     too many calls wait already: try again later
 └── RowFaultError       Postgres refuses this one row: trying again will not help
 """
@@ -21,6 +22,10 @@ class StoreError(Exception):
 
 class UnavailableError(StoreError):
     """The database does not answer."""
+
+
+class DeadlockError(UnavailableError):
+    """The database undid the transaction, which stood in the way of others."""
 
 
 class OverloadedError(StoreError):
@@ -43,23 +48,21 @@ _GONE = (
     asyncpg.InvalidAuthorizationSpecificationError,
     asyncpg.InvalidCatalogNameError,
     asyncpg.UndefinedTableError,
-    asyncpg.TransactionRollbackError,
     asyncpg.InternalClientError,
+    PoolTimeoutError,
 )
 
 
 @contextlib.contextmanager
 def answering() -> Iterator[None]:
-    """Turn every sign that Postgres is not there (down, starting, failing over, full, not migrated) into `UnavailableError`.
-
-    So too a deadlock, which is over when it is reported.
-    """
+    """Turn every sign that Postgres is not there (down, starting, failing over, full, not migrated) into `UnavailableError`."""
     try:
         yield
-    except (*_GONE, PoolTimeoutError) as error:
-        raise UnavailableError(type(error).__name__) from error
-    except DBAPIError as error:  # SQLAlchemy's wrapping of the driver's error
-        cause = error.orig and error.orig.__cause__
-        if not isinstance(cause, _GONE):
-            raise
-        raise UnavailableError(type(cause).__name__) from error
+    except (*_GONE, asyncpg.TransactionRollbackError, DBAPIError) as error:
+        # SQLAlchemy wraps the driver's error.
+        cause = error.orig and error.orig.__cause__ if isinstance(error, DBAPIError) else error
+        if isinstance(cause, asyncpg.TransactionRollbackError):
+            raise DeadlockError(type(cause).__name__) from error
+        if isinstance(cause, _GONE):
+            raise UnavailableError(type(cause).__name__) from error
+        raise

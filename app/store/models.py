@@ -199,8 +199,18 @@ class Lease(SQLModel, table=True):
     """One row per active lease. No index has `expires_at`, so a beat is a heap-only update; the timer's index has `check_at`."""
 
     __table_args__ = (
-        Index("lease_check", "shard", "check_at"),
-        Index("lease_holder", "shard", "queue_id", "worker_id", "claim_id", "claim_slot", unique=True),
+        # The condition holds for every row; see `message_status`.
+        Index("lease_due", "shard", "check_at", postgresql_where=text("generation > 0")),
+        Index(
+            "lease_of_worker",
+            "shard",
+            "queue_id",
+            "worker_id",
+            "claim_id",
+            "claim_slot",
+            unique=True,
+            postgresql_where=text("generation > 0"),
+        ),
     )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
@@ -231,7 +241,8 @@ class Checkpoint(SQLModel, table=True):
     __table_args__ = (
         _one_of("kind", get_args(CheckpointKind), "checkpoint_kind_is_known"),
         Index("checkpoint_history", "shard", "history", "created_at"),
-        Index("checkpoint_recent", "shard", "created_at"),
+        # The condition holds for every row; see `message_status`.
+        Index("checkpoint_made", "shard", "created_at", postgresql_where=text("kind <> ''")),
     )
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
@@ -250,7 +261,8 @@ class SendRequest(SQLModel, table=True):
     """
 
     __tablename__ = "send_request"
-    __table_args__ = (Index("send_request_age", "shard", "created_at"),)
+    # The condition holds for every row; see `message_status`.
+    __table_args__ = (Index("send_request_made", "shard", "created_at", postgresql_where=text("key <> ''")),)
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
     queue_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))

@@ -20,7 +20,7 @@ _PICK = """
 -- Locks: the messages picked, skipping those in other hands; and the queue, shared, after the first of them. Only its reconfiguration and
 -- its deletion keep that waiting.
 -- Index: {index}, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey;
--- worker_draining; lease_holder, to count the leases of a queue that limits them.
+-- worker_draining; lease_of_worker, to count the leases of a queue that limits them.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
 with recursive offer as materialized (
     -- The queue, the slots of the workers that are to be served, and how many leases may be granted now.
@@ -31,7 +31,7 @@ with recursive offer as materialized (
             when queue.max_in_flight is null then cardinality(asked.slots)
             when not $5::bool then 0  -- only who holds the queue's row may count its leases
             else least(cardinality(asked.slots), greatest(0, queue.max_in_flight - (
-                select count(*) from lease where lease.shard = $1 and lease.queue_id = $2
+                select count(*) from lease where lease.shard = $1 and lease.queue_id = $2 and lease.generation > 0
             )))
         end as room
     from queue
@@ -42,6 +42,7 @@ with recursive offer as materialized (
             where not exists (select from worker where worker.worker_id = asked.worker_id and worker.draining)
             order by slot
         ) as slots
+        offset 0  -- looked up once, however often it is spoken of
     ) as asked
     where queue.id = $2
 ),

@@ -5,16 +5,16 @@ import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ColumnElement, delete, func, literal_column, text, update
+from sqlalchemy import ColumnElement, func, literal_column, text, update
 from sqlalchemy import exists as any_row
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.orm import aliased
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
-from app.store.database import Database, fetch, session
+from app.store.database import Database, fetch, reading, write
 from app.store.derive import within_bounds
-from app.store.models import DeletedQueue, Lease, Message, Queue
+from app.store.models import DeletedQueue, Message, Queue
 
 DEFAULT_QUEUE = "default"
 
@@ -118,64 +118,66 @@ class Queues:
             UnfitDeadLetterQueueError: the queue named cannot be its dead-letter queue; nothing is changed.
 
         """
-        async with session(self._database) as opened:
+
+        async def change(opened: AsyncSession) -> tuple[StoredQueue, bool]:
             dead_letters = await _dead_letter_queue(opened, name, dead_letter_queue) if dead_letter_queue else None
-            config = config | {"dead_letter_queue_id": dead_letters and dead_letters.id}
+            columns = config | {"dead_letter_queue_id": dead_letters and dead_letters.id}
             statement = (
                 insert(Queue)
-                .values(name=name, shard=dead_letters.shard if dead_letters else self._shard_of(name), **config)
-                .on_conflict_do_update(index_elements=["name"], set_=_KEPT | config | {"updated_at": func.now()})
+                .values(name=name, shard=dead_letters.shard if dead_letters else self._shard_of(name), **columns)
+                .on_conflict_do_update(index_elements=["name"], set_=_KEPT | columns | {"updated_at": func.now()})
                 .returning(col(Queue.shard), (literal_column("xmax") == 0).label("created"))
             )
             shard, created = (await opened.execute(statement)).one()
             if dead_letters and dead_letters.shard != shard:
                 raise UnfitDeadLetterQueueError(f"{dead_letter_queue!r} is in another shard than {name!r}: messages cannot move there.")
             (stored,) = await _read(opened, col(Queue.name) == name)
-            await opened.commit()
             return stored, created
 
+        return await write(self._database, change)
+
     async def get(self, name: str) -> StoredQueue | None:
-        async with session(self._database) as opened:
+        async with reading(self._database) as opened:
             return next(iter(await _read(opened, col(Queue.name) == name)), None)
 
     async def page(self, after: str, limit: int) -> list[StoredQueue]:
         """Return up to `limit` queues by name, from the first after `after` on."""
-        async with session(self._database) as opened:
+        async with reading(self._database) as opened:
             return await _read(opened, col(Queue.name) > after, limit)
 
     async def pause(self, name: str, *, paused: bool) -> StoredQueue | None:
         """Pause the queue, or resume it. Returns it, or None if there is none of this name."""
         changed = update(Queue).where(col(Queue.name) == name, col(Queue.paused) != paused)
-        async with session(self._database) as opened:
+
+        async def change(opened: AsyncSession) -> StoredQueue | None:
             await opened.exec(changed.values(paused=paused, updated_at=func.now()))
-            found = await _read(opened, col(Queue.name) == name)
-            await opened.commit()
-            return found[0] if found else None
+            return next(iter(await _read(opened, col(Queue.name) == name)), None)
+
+        return await write(self._database, change)
 
     async def delete(self, name: str, *, force: bool) -> int | None:
-        """Delete the queue, and leave its messages to be removed in small batches. Returns its id, or None.
+        """Delete the queue, and leave its leases and messages to be removed in small batches. Returns its id, or None.
 
         Raises:
             QueueInUseError: others send their dead letters to it, and `force` is not given.
             QueueNotEmptyError: it has messages, and `force` is not given.
 
         """
-        async with session(self._database) as opened:
-            found = select(Queue).where(Queue.name == name)
+
+        async def change(opened: AsyncSession) -> int | None:
             # Waits for the sends and claims that are under way, and keeps later ones out: no message or lease is left without its queue.
-            queue = (await opened.exec(found.with_for_update())).one_or_none()
+            queue = (await opened.exec(select(Queue).where(Queue.name == name).with_for_update())).one_or_none()
             if queue is None:
                 return None
             if not force:
                 await _refuse_to_delete(opened, queue)
-            held = (col(Lease.shard) == queue.shard, col(Lease.queue_id) == queue.id)
-            await opened.exec(select(Lease.message_id).where(*held).order_by(col(Lease.message_id)).with_for_update())
-            await opened.exec(delete(Lease).where(*held))
             await opened.exec(insert(DeletedQueue).values(id=queue.id, shard=queue.shard))
             await opened.delete(queue)
-            await opened.commit()
+            return queue.id
+
+        deleted = await write(self._database, change)
         self._known.pop(name, None)
-        return queue.id
+        return deleted
 
     def _shard_of(self, name: str) -> int:
         return zlib.crc32(name.encode()) % self._shards

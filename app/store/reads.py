@@ -79,7 +79,7 @@ limit $5
 """
 
 _LEASES_OF_WORKER = f"""
--- Locks: none. Index: lease_holder, by one probe per queue.
+-- Locks: none. Index: lease_of_worker, by one probe per queue.
 select {_LEASE_FACTS}
 from queue
 cross join lateral ({HOLDS.format(worker_id="$6")}) as lease
@@ -91,11 +91,11 @@ limit $5
 """
 
 OVERDUE = f"""
--- Locks: none. Index: lease_check, up to now: a lease that has run out is due for a look.
+-- Locks: none. Index: lease_due, up to now: a lease that has run out is due for a look.
 select {_LEASE_FACTS}
 from lease
 join queue on queue.id = lease.queue_id
-where lease.shard = any($1::smallint[]) and lease.check_at <= now() and lease.expires_at <= now()
+where lease.shard = any($1::smallint[]) and lease.check_at <= now() and lease.generation > 0 and lease.expires_at <= now()
   and ($2::bigint is null or lease.queue_id = $2)
   and ($3::text is null or lease.worker_id = $3)
 order by lease.expires_at, lease.message_id

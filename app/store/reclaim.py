@@ -22,12 +22,12 @@ _RETURNED_AND_NOTED = end_attempts(
 RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages; dead-letter
 -- queues, shared.
--- Index: lease_check stops at the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
+-- Index: lease_due stops at the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 -- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
 with due as materialized (
     select shard, message_id, expires_at
     from lease
-    where shard = $1 and check_at <= now() and message_id <> all($3::bigint[])
+    where shard = $1 and check_at <= now() and generation > 0 and message_id <> all($3::bigint[])
     order by check_at
     limit $2
     for update skip locked
@@ -75,10 +75,10 @@ select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::big
 """
 
 _FIRST_LEASE = """
--- Locks: none that lasts. Index: lease_check.
+-- Locks: none that lasts. Index: lease_due.
 select message_id as id
 from lease
-where shard = $1 and check_at <= now() and message_id <> all($2::bigint[])
+where shard = $1 and check_at <= now() and generation > 0 and message_id <> all($2::bigint[])
 order by check_at
 limit 1
 for update skip locked
@@ -95,9 +95,9 @@ for update skip locked
 """
 
 NEXT_DUE = """
--- Locks: none. Index: the first entries of lease_check and message_due.
+-- Locks: none. Index: the first entries of lease_due and message_due.
 select extract(epoch from least(
-    (select min(check_at) from lease where shard = $1 and message_id <> all($2::bigint[])),
+    (select min(check_at) from lease where shard = $1 and generation > 0 and message_id <> all($2::bigint[])),
     (select min(available_at) from message where shard = $1 and status = 'scheduled' and id <> all($2::bigint[]))
 ) - now())::float8 as seconds
 """

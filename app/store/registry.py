@@ -1,7 +1,7 @@
 """The registry's part in memory: whose signs of life are still to be noted, and which workers are draining.
 
-Claims and beats only touch this memory. A background task writes what is new, and reads who is draining, about once a second; a drain
-reaches the other replicas sooner, by a notification.
+Claims and beats only touch this memory. A background task writes what is new, and reads who is draining, about once a second; sooner for
+a worker that it has not known, and when a notification tells of a drain.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from app.store.workers import Sign
 
 _INTERVAL_S = 15.0
 _PAUSE_S = 1.0
+_BREATH_S = 0.05
 _FORGET_EVERY_S = 180.0
 _KEPT_S = 60.0
 _BATCH = 1000
@@ -44,14 +45,14 @@ class Registry:
 
     Args:
         pool: where it writes and reads.
-        on_drain: hears which workers are newly draining.
+        dismiss: hears whose parked claims are to be sent away: workers that are newly draining, or deleted.
         interval: a worker's signs are noted at most once per this many seconds, unless it says something new of itself.
 
     """
 
-    def __init__(self, pool: Pool, on_drain: Callable[[frozenset[str]], None], *, interval: float = _INTERVAL_S) -> None:
+    def __init__(self, pool: Pool, dismiss: Callable[[frozenset[str]], None], *, interval: float = _INTERVAL_S) -> None:
         self._pool = pool
-        self._on_drain = on_drain
+        self._dismiss = dismiss
         self._interval = interval
         self._known: dict[str, _Known] = {}  # by `due`: whoever comes first has been silent for longest
         self._unnoted: dict[str, Sign] = {}
@@ -90,17 +91,24 @@ class Registry:
         async with self._reading:
             deleted = await workers.delete(self._pool, worker_id)
             self._set_draining(self._draining - {worker_id})
-        self.changed(worker_id)
+        self._changed(worker_id)
         return deleted
 
-    def changed(self, worker_id: str) -> None:
-        """Drop what is remembered of a worker, and look anew who is draining: somebody has drained or deleted it."""
+    def heard(self, news: str) -> None:
+        """Hear that somebody has changed or deleted a worker, by another replica perhaps."""
+        what, _, worker_id = news.partition(" ")
+        if what == "deleted":
+            self._dismiss(frozenset({worker_id}))  # a claim that is still parked must not get back what its worker held
+        self._changed(worker_id)
+
+    def _changed(self, worker_id: str) -> None:
+        """Drop what is remembered of a worker, and look anew who is draining."""
         self._known.pop(worker_id, None)
         self._unnoted.pop(worker_id, None)
         self.refresh()
 
     def refresh(self) -> None:
-        """Look anew who is draining, soon."""
+        """Look anew who is draining, and write what is new, soon."""
         self._asked.set()
 
     async def run(self) -> None:
@@ -113,6 +121,7 @@ class Registry:
                 await self._forget_silent()
             except UnavailableError as error:
                 log.warning("registry not brought up to date", reason=str(error))
+            await asyncio.sleep(_BREATH_S)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._asked.wait(), _PAUSE_S)
 
@@ -143,6 +152,8 @@ class Registry:
                 known.due = due
 
     def _note(self, sign: Sign) -> None:
+        if sign.worker_id not in self._known:
+            self.refresh()  # soon: an operator may look for it through another replica
         waiting = self._unnoted.get(sign.worker_id)
         if waiting is None and len(self._unnoted) >= _MOST:
             return  # a flood: this worker's next sign may find a place
@@ -165,7 +176,7 @@ class Registry:
         newly = draining - self._draining
         self._draining = draining
         if newly:
-            self._on_drain(newly)
+            self._dismiss(newly)
 
     async def _forget_silent(self) -> None:
         if monotonic() < self._forget_at:

@@ -8,7 +8,7 @@ from app.store.settle import HELD, KEEP_REPORT, Settled, explain, verdicts_of
 
 RELEASE = f"""
 -- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
--- Index: lease_pkey, message_pkey.
+-- Index: lease_pkey, message_pkey, queue_pkey.
 with asked as materialized (
     select * from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation) order by message_id
 ),
@@ -22,8 +22,9 @@ ended as (
 update message
 set status = 'pending', available_at = now(), ended_by = 'released',
     {counted("released_count")}, {KEEP_REPORT}
-from ended
+from ended, queue
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
+  and queue.id = message.queue_id
 returning message.id as message_id, message.generation, 'released' as fate, array[message.queue_id] as wakes,
           0::float8 as wait
 """

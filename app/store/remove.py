@@ -3,19 +3,45 @@
 from app.store.database import Pool, fetch
 
 REMOVE = """
--- Locks: the deleted queue's own row, skipping one that another replica works on; its messages, which only a late report may use.
--- Index: message_status, message_pkey, checkpoint_pkey.
+-- Locks: the deleted queue's own row, skipping one that another replica works on; its leases, then its messages, each in id order.
+-- Index: lease_of_worker, lease_pkey, message_status, message_pkey, checkpoint_pkey.
 with gone as materialized (
     select id, shard from deleted_queue order by id limit 1 for update skip locked
 ),
-doomed as materialized (
+held as materialized (
+    select lease.shard, lease.message_id
+    from gone
+    cross join lateral (
+        select shard, message_id from lease where lease.shard = gone.shard and lease.queue_id = gone.id and lease.generation > 0 limit $1
+    ) as lease
+    order by lease.message_id
+),
+ended as materialized (
+    select held.*
+    from held
+    cross join lateral (
+        select from lease where lease.shard = held.shard and lease.message_id = held.message_id for update
+    ) as lease
+),
+released as (
+    delete from lease using ended where lease.shard = ended.shard and lease.message_id = ended.message_id
+),
+found as materialized (
     select message.shard, message.id
     from gone
     cross join lateral (
-        select shard, id from message
-        where message.shard = gone.shard and message.queue_id = gone.id and message.status <> ''
+        select shard, id
+        from message
+        where message.shard = gone.shard and message.queue_id = gone.id and message.status <> '' and not exists (select from ended)
         limit $1
-        for update
+    ) as message
+    order by message.id
+),
+doomed as materialized (
+    select found.*
+    from found
+    cross join lateral (
+        select from message where message.shard = found.shard and message.id = found.id for update
     ) as message
 ),
 forgotten as (
@@ -25,7 +51,8 @@ removed as (
     delete from message using doomed where message.shard = doomed.shard and message.id = doomed.id
 ),
 finished as (
-    delete from deleted_queue using gone where deleted_queue.id = gone.id and not exists (select from doomed)
+    delete from deleted_queue using gone
+    where deleted_queue.id = gone.id and not exists (select from held) and not exists (select from found)
 )
 select exists (select from gone) as more
 """

@@ -36,7 +36,7 @@ select count(*) as gone from old
 
 FORGET = f"""
 -- Locks: the chore's own, so that one replica at a time does it; requests more than a day old, skipping those in other hands.
--- Index: send_request_age stops at the first that is younger; send_request_pkey.
+-- Index: send_request_made stops at the first that is younger; send_request_pkey.
 with {mine(Chore.FORGET)},
 old as materialized (
     select request.*
@@ -44,7 +44,7 @@ old as materialized (
     cross join lateral (
         select shard, queue_id, key
         from send_request
-        where send_request.shard = mine.shard and send_request.created_at < now() - interval '1 day'
+        where send_request.shard = mine.shard and send_request.created_at < now() - interval '1 day' and send_request.key <> ''
         order by created_at
         limit $2
         for update skip locked

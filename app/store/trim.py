@@ -15,7 +15,7 @@ _OVERLAP_S = 60.0
 
 TRIM = f"""
 -- Locks: the chore's own, so that one replica at a time does it; the surplus checkpoints, skipping those in other hands.
--- Index: checkpoint_recent from where the last batch ended, checkpoint_history, checkpoint_pkey.
+-- Index: checkpoint_made from where the last batch ended, checkpoint_history, checkpoint_pkey.
 -- Only a history that has grown can be too long, so it looks at those with a new checkpoint.
 with {mine(Chore.TRIM)},
 recent as materialized (
@@ -24,7 +24,7 @@ recent as materialized (
     cross join lateral (
         select history, created_at
         from checkpoint
-        where checkpoint.shard = mine.shard
+        where checkpoint.shard = mine.shard and checkpoint.kind <> ''
           and checkpoint.created_at > coalesce($2::timestamptz, now() - make_interval(secs => $3))
         order by created_at
         fetch first ($4) rows with ties

@@ -91,4 +91,4 @@ class Wakeups:
             self._parking.wake(map(int, queue_ids))
 
     def _heard_of_worker(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        self._registry.changed(str(payload))
+        self._registry.heard(str(payload))

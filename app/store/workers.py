@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.store.database import Pool, Row, fetch
 
 CHANNEL = "leasebeat_workers"
-"""Where replicas hear of workers that somebody has drained, let work again, or deleted; the payload is the worker's id."""
+"""Where replicas hear of workers that somebody has drained, let work again, or deleted: `changed` or `deleted`, and the worker's id."""
 
 _STALE_S = 120
 _FORGET_S = 86_400
@@ -57,7 +57,7 @@ _SET_DRAINING = f"""
 with changed as (
     update worker set draining = $2 where worker_id = $1 returning *
 )
-select {_FACTS} from changed as worker cross join pg_notify('{CHANNEL}', worker_id)
+select {_FACTS} from changed as worker cross join pg_notify('{CHANNEL}', 'changed ' || worker_id)
 """
 
 _DELETE = f"""
@@ -65,17 +65,17 @@ _DELETE = f"""
 with gone as (
     delete from worker where worker_id = $1 returning worker_id
 )
-select worker_id from gone cross join pg_notify('{CHANNEL}', worker_id)
+select worker_id from gone cross join pg_notify('{CHANNEL}', 'deleted ' || worker_id)
 """
 
 HOLDS = """
     select * from lease
-    where lease.shard = queue.shard and lease.queue_id = queue.id and lease.worker_id = {worker_id}
+    where lease.shard = queue.shard and lease.queue_id = queue.id and lease.worker_id = {worker_id} and lease.generation > 0
     offset 0  -- probed once per queue, never the other way round
 """
 
 HOLDINGS = f"""
--- Locks: none. Index: queue_pkey; lease_holder, by one probe per queue.
+-- Locks: none. Index: queue_pkey; lease_of_worker, by one probe per queue.
 select lease.shard, lease.message_id, lease.generation, now() as read_at
 from queue
 cross join lateral ({HOLDS.format(worker_id="$1")}) as lease
@@ -85,13 +85,13 @@ limit $4
 """
 
 COUNT_HELD = f"""
--- Locks: none. Index: queue_pkey; lease_holder, by one probe per queue.
+-- Locks: none. Index: queue_pkey; lease_of_worker, by one probe per queue.
 select count(*) as held from queue cross join lateral ({HOLDS.format(worker_id="$1")}) as lease
 """
 
 _FORGET_SILENT = f"""
 -- Locks: the rows of the workers forgotten, skipping those in other hands.
--- Index: worker_pkey; queue_pkey and lease_holder, by one probe per queue and worker that has been silent for so long.
+-- Index: worker_pkey; queue_pkey and lease_of_worker, by one probe per queue and worker that has been silent for so long.
 with silent as materialized (
     select worker_id
     from worker

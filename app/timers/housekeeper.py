@@ -9,7 +9,7 @@ import asyncpg
 import structlog
 
 from app.store.database import Pool
-from app.store.derive import derive
+from app.store.derive import Deriver
 from app.store.faults import UnavailableError
 from app.store.remove import remove
 from app.store.retain import forget, retain
@@ -17,7 +17,7 @@ from app.store.trim import Trimmer
 
 _INTERVAL_S = 10.0
 _BREATH_S = 0.01
-_LONGEST_TRIM_S = 10.0
+_LONGEST_TRIM_S = 5.0
 
 log = structlog.get_logger(__name__)
 
@@ -33,7 +33,7 @@ class Housekeeper:
                 ("trim", trimmer.trim),
                 ("retain", partial(retain, pool, shard)),
                 ("forget", partial(forget, pool, shard)),
-                ("derive", partial(derive, pool, shard)),
+                ("derive", Deriver(pool, shard).derive),
             ]
 
     async def run(self) -> None:

@@ -124,7 +124,7 @@ async def test_overdue_leases_are_found_without_a_look_at_living_ones(database_u
     await connection.execute(f"prepare overdue (smallint[], bigint, text, bigint) as {OVERDUE}")
     (plan,) = orjson.loads(await connection.fetchval("explain (analyze, format json) execute overdue('{0}', null, null, 100)"))
     nodes = list(walk(plan["Plan"]))
-    assert "lease_check" in {node.get("Index Name") for node in nodes}
+    assert "lease_due" in {node.get("Index Name") for node in nodes}
     assert max(node["Actual Rows"] + node.get("Rows Removed by Filter", 0) for node in nodes) == 20
     await connection.close()
 

@@ -40,7 +40,7 @@ async def derived(sql: Connection, queue: str) -> Derived:
 
 
 async def derive(sql: Connection) -> None:
-    await sql.execute(DERIVE.replace("$1", "0"))
+    await sql.fetch(DERIVE, 0, 0)
 
 
 async def adaptive(sql: Connection, least: float, most: float) -> None:

@@ -23,11 +23,11 @@ STATEMENTS = {
         TRIM,
         "smallint, timestamptz, float8, bigint",
         "0, null, 3600, 1000",
-        {"checkpoint_recent", "checkpoint_history", "checkpoint_pkey"},
+        {"checkpoint_made", "checkpoint_history", "checkpoint_pkey"},
     ),
     Chore.RETAIN: (RETAIN, "smallint, bigint", "0, 1000", {"message_finished", "message_pkey", "checkpoint_pkey"}),
-    Chore.FORGET: (FORGET, "smallint, bigint", "0, 1000", {"send_request_age", "send_request_pkey"}),
-    Chore.DERIVE: (DERIVE, "smallint", "0", {"message_finished", "queue_pkey"}),
+    Chore.FORGET: (FORGET, "smallint, bigint", "0, 1000", {"send_request_made", "send_request_pkey"}),
+    Chore.DERIVE: (DERIVE, "smallint, bigint", "0, 0", {"message_finished", "queue_pkey"}),
 }
 
 LONG_HISTORY = """
@@ -39,7 +39,7 @@ insert into message (shard, queue_id, body, priority, fairness_key, status, star
 select 0, id, '1', 0, '', 'completed', now() - interval '{0} seconds', now() - interval '{0} seconds' from queue, generate_series(1, 20)
 """
 OLD_REQUEST = """
-insert into send_request (shard, queue_id, key, digest, message_ids, created_at) values (0, 1, '', '', '{}', now() - interval '2 days')
+insert into send_request (shard, queue_id, key, digest, message_ids, created_at) values (0, 1, 'key', '', '{}', now() - interval '2 days')
 """
 
 # Something to do for each chore, and a query that says how much of it is left.

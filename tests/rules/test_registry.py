@@ -219,7 +219,7 @@ async def test_a_workers_leases_are_found_by_its_name_and_no_other_lease_is_read
         found = await prepared.fetch(*arguments)
     assert len(found) == 20 if statement == "HOLDINGS" else found[0]["held"] == 20
     (scan,) = [node for node in flatten(plan["Plan"]) if node.get("Relation Name") == "lease"]
-    assert (scan["Index Name"], scan["Actual Rows"]) == ("lease_holder", 20)
+    assert (scan["Index Name"], scan["Actual Rows"]) == ("lease_of_worker", 20)
     assert scan.get("Rows Removed by Filter", 0) == 0
 
 

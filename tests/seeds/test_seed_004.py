@@ -71,7 +71,7 @@ def test_ac2_an_expired_message_is_ready_again_for_its_fairness_key_with_one_mor
     assert (again["attempt"], again["message"]["attempt_count"], again["message"]["fairness_key"]) == (2, 1, "tenant-a")
 
 
-# A lease's row is also its entry among the timer's due moments: `lease_check` is an index on it.
+# A lease's row is also its entry among the timer's due moments: `lease_due` is an index on it.
 HALF_WAY = """
 select count(*) filter (where message.status = 'in_progress') as leased,
        count(*) filter (where (message.status = 'in_progress') <> (lease.message_id is not null)) as half_way,
@@ -130,7 +130,7 @@ async def test_ac7_the_check_scans_from_the_earliest_and_stops_at_the_first_that
     )
     for limit, read in ((1000, 20), (5, 5)):
         nodes = await explain(sql, RECLAIM, 0, limit, [])
-        (earliest,) = (node for node in scans(nodes, "lease") if node["Index Name"] == "lease_check")
+        (earliest,) = (node for node in scans(nodes, "lease") if node["Index Name"] == "lease_due")
         assert (earliest["Actual Rows"], earliest["Actual Loops"], earliest.get("Rows Removed by Filter", 0)) == (read, 1, 0)
         assert rows_read(nodes, "lease") <= 3 * read  # found, and looked up once more to be moved or to be ended
     await sql.close()
