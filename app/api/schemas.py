@@ -545,7 +545,10 @@ class LastScan(RecoveryStats):
 
 
 class Recovery(Wire):
-    """What the sweeps of all replicas have done since the database was made. Each sweep is counted once."""
+    """What the sweeps of all replicas have done since the database was made. Each sweep is counted once.
+
+    What a replica that is killed did in its last five seconds is missing.
+    """
 
     is_running: bool = Field(description="Whether this replica's timer keeps up.", examples=[True])
     total_scans: int = Field(description="Sweeps.", examples=[5120])
@@ -586,7 +589,9 @@ class Stats(Wire):
     refresh: float = Field(description="About how many seconds pass between two counts: more if counting takes long.", examples=[10.0])
     leases: LeaseHealth = Field(description="Lease health.")
     messages: MessageCounts = Field(description="Messages by state.")
-    retries: list[RetryCount] = Field(description="Retry distribution of the finished messages, by `attempt_count`.")
+    retries: list[RetryCount] = Field(
+        description="Retry distribution of the finished messages, by `attempt_count`. Dead letters wait in their queue: they are not finished."
+    )
 
 
 # --- platform ---------------------------------------------------------------------------------------------------------

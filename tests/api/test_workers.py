@@ -1,5 +1,6 @@
 """The registry as operators use it: who is alive, draining, deleting."""
 
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
@@ -357,6 +358,33 @@ def test_a_deleted_worker_does_not_get_its_leases_back_by_a_claim_that_is_still_
         api.call("DELETE", path(f"{queue}-w"), expect=204)
         assert dead.result(20)["leases"] == []
     assert claim(api, queue, f"{queue}-next")["leases"][0]["message"]["id"] == message_id
+
+
+def test_a_deleted_worker_does_not_get_them_back_through_another_replica_either(start_server: Callable[..., Server]) -> None:
+    one, other = (start_server().api for _ in range(2))
+    one.send("default", *range(8))
+    for n in range(8):
+        claim(one, "default", f"w{n}")
+        registered(other, f"w{n}")
+    with ThreadPoolExecutor(8) as pool:
+        dead = [pool.submit(claim, other, "default", f"w{n}", wait=20) for n in range(8)]
+        until(lambda: value(other, "leasebeat_parked_claims") == 8)
+        one.call("POST", "/queues/default/pause")  # lest one of them gets what another has given back
+        for n in range(8):
+            one.call("DELETE", path(f"w{n}"), expect=204)
+        assert [each.result(10)["leases"] for each in dead] == [[]] * 8
+
+
+def test_a_worker_is_known_to_the_other_replicas_soon_after_its_first_sign(start_server: Callable[..., Server]) -> None:
+    """At once, not when the registry is written next. A busy machine delays some of them, a slow service all."""
+    one, other = (start_server().api for _ in range(2))
+    took = []
+    for n in range(5):
+        claim(one, "default", f"w{n}")
+        began = time.monotonic()
+        registered(other, f"w{n}")
+        took.append(time.monotonic() - began)
+    assert min(took) < 0.5
 
 
 def test_a_worker_that_holds_leases_is_deleted_even_if_the_registry_does_not_know_it(api: Api, queue: str, shared_database: str) -> None:

@@ -14,6 +14,7 @@ import asyncpg
 import psutil
 import pytest
 from harness.api import Api
+from harness.holding import holding, until_somebody_waits, waiting_for_a_lock
 from harness.metrics import value
 from harness.postgres import execute, number
 from harness.server import Server
@@ -132,6 +133,55 @@ async def test_readyz_answers_while_operators_calls_wait(start_server: Callable[
             await connection.execute("rollback")
             assert {call.result().status_code for call in waiting} == {200}
     await connection.close()
+
+
+@pytest.mark.rule(11)
+async def test_queues_are_read_while_those_who_change_them_wait_and_none_waits_for_long(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    api = start_server().api
+    async with holding(database_url, "select from queue where name = 'default' for update") as sql:
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(api.client.post, "/queues/default/pause", timeout=30) for _ in range(3)]
+            await until_somebody_waits(sql, 2)
+            assert api.client.get("/queues/default", timeout=3).status_code == 200
+            assert api.client.get("/queues", timeout=3).status_code == 200
+            refused = [call.result() for call in waiting]
+    assert {answer.json()["code"] for answer in refused} == {"database-unavailable"}
+    assert api.call("GET", "/queues/default")["paused"] is False
+
+
+@pytest.mark.rule(12)
+async def test_a_change_of_a_queue_that_falls_to_a_deadlock_is_carried_out_all_the_same(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    api = start_server().api
+    api.put_queue("dead")
+    async with holding(database_url, "select from queue where name = 'default' for update") as sql:
+        await sql.execute("set local deadlock_timeout = '1h'")
+        with ThreadPoolExecutor(1) as pool:
+            putting = pool.submit(api.put_queue, "default", dead_letter_queue="dead", max_attempts=7)
+            await waiting_for_a_lock(sql, "insert into queue")
+            await sql.execute("select from queue where name = 'dead' for update")
+            await sql.execute("commit")
+            assert putting.result()["max_attempts"] == 7
+
+
+async def test_a_replica_that_freezes_as_it_changes_a_queue_holds_its_claims_up_for_seconds_only(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    frozen, other = (start_server() for _ in range(2))
+    other.api.send("default", "work")
+    async with holding(database_url, "select from queue where name = 'default' for share") as sql:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(frozen.api.client.post, "/queues/default/pause", timeout=60)
+            await waiting_for_a_lock(sql, "update queue")
+            frozen.process.send_signal(signal.SIGSTOP)
+            try:
+                await sql.execute("commit")
+                assert len(other.api.claim("default")) == 1
+            finally:
+                frozen.process.send_signal(signal.SIGCONT)
 
 
 @pytest.mark.rule(7, 10)

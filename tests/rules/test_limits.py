@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import asyncpg
 import pytest
 from harness.api import Api
-from harness.holding import holding, waiting_for_a_lock
+from harness.holding import Connection, holding, until_somebody_waits, waiting_for_a_lock
 from harness.metrics import value
 from harness.operating import pause
 from harness.problems import assert_problem
@@ -110,25 +110,48 @@ async def test_a_claim_that_is_under_way_heeds_what_the_queue_has_become(
             assert len(claiming.result()) == granted
 
 
+_LEASE = """
+insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id)
+select 0, message.id, queue_id, 1, now(), now(), now(), now(), 'w' from message where id = $1
+"""
+
+
 @pytest.mark.scar(48)
 @pytest.mark.parametrize("verb", ["put", "pause"])
 async def test_a_limit_and_a_pause_are_answered_after_the_claims_that_do_not_know_them(
     api: Api, queue: str, shared_database: str, verb: str
 ) -> None:
-    def change() -> None:
+    """The claim is held up as it grants its first lease, by another that is not committed. It is through before the change is."""
+
+    def change() -> int:
         if verb == "put":
             api.put_queue(queue, max_in_flight=1)
         else:
             pause(api, queue)
+        return len(api.call("GET", "/leases", params={"queue": queue})["items"])
 
-    # What a claim holds from when it has picked its messages until it is committed.
-    async with holding(shared_database, "select from queue where name = $1 for share", queue) as sql:
-        with ThreadPoolExecutor(1) as pool:
+    first, *_ = api.send(queue, *range(10))
+    async with holding(shared_database, _LEASE, int(first)) as sql:
+        with ThreadPoolExecutor(2) as pool:
+            claiming = pool.submit(api.claim, queue, max_messages=10)
+            await waiting_for_a_lock(sql, "with recursive offer")
             changing = pool.submit(change)
-            await waiting_for_a_lock(sql, "update")
-            assert not changing.done()
-            await sql.execute("commit")
-            changing.result()
+            await until_somebody_waits(sql, 2)
+            await sql.execute("rollback")
+            assert changing.result() == 10
+            assert len(claiming.result()) == 10
+    assert api.claim(queue) == []
+
+
+async def test_a_claim_that_finds_nothing_writes_nothing(api: Api, queue: str, sql: Connection) -> None:
+    """Else every parked claim would cost a commit each time it looks."""
+    lock = "select xmax::text from queue where name = $1"
+    assert api.claim(queue) == []
+    assert await sql.fetchval(lock, queue) == "0"
+    api.put_queue(f"{queue}.other", max_in_flight=3)
+    api.send(queue, "work")
+    assert len(api.claim(queue)) == 1
+    assert await sql.fetchval(lock, queue) != "0"
 
 
 async def test_a_claim_that_is_under_way_as_its_queue_is_deleted_leaves_no_lease(api: Api, queue: str, shared_database: str) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
-from app.store.batches import Done, in_time
+from app.store.batches import PATIENCE_S, Done, in_time
+from leasebeat._client import DEFAULT_TIMEOUT_S
 
 
 async def batches(*sizes: int, takes: float = 0.0, ended: list[str] | None = None) -> AsyncGenerator[int]:
@@ -27,3 +28,7 @@ async def test_a_call_whose_time_is_up_tells_what_it_did_and_that_there_is_more(
         Done(count * 1000, more=True) for count in (1, 2, 3)
     ]
     assert ended == ["ended"], "no batch is begun after the answer"
+
+
+def test_a_call_is_answered_before_the_sdk_stops_waiting() -> None:
+    assert PATIENCE_S <= DEFAULT_TIMEOUT_S / 2
