@@ -56,7 +56,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         housekeeper = Housekeeper(database.work, store.shards)
 
         async def sweep() -> RecoveryStats:
-            done = await timer.scan()
+            done = await timer.sweep()
             await housekeeper.trim()
             return done
 

@@ -114,7 +114,7 @@ class Telemetry:
         gauge("parked_claims", "Claims that wait for work.", "", lambda: [Observation(observed.parked_claims())])
         gauge("timer.lag", "How far this replica's timer is behind its plan.", "s", lambda: [Observation(observed.timer_lag())])
         lag = meter.create_histogram(
-            "leasebeat.reclaim.lag", unit="s", description="From a lease's expiry to its reclaim, the longest of each pass."
+            "leasebeat.reclaim.lag", unit="s", description="From a lease's expiry to its reclaim, the longest of each batch."
         )
         tally.observe_lag = lag.record
 

@@ -590,7 +590,7 @@ class Stats(Wire):
     leases: LeaseHealth = Field(description="Lease health.")
     messages: MessageCounts = Field(description="Messages by state.")
     retries: list[RetryCount] = Field(
-        description="Retry distribution of the finished messages, by `attempt_count`. Dead letters wait in their queue: they are not finished."
+        description="Retry distribution of the finished messages, by `attempt_count`. Dead letters, which wait, are not."
     )
 
 

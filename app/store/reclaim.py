@@ -105,7 +105,7 @@ select extract(epoch from least(
 
 @dataclass(frozen=True, slots=True)
 class Reclaimed:
-    """What one pass did.
+    """What one batch did.
 
     `noted` counts the checkpoints, `wakes` are the queues whose parked claims may now get something, and `lag` is the longest time, in
     seconds, that one of these leases had been over.
@@ -121,7 +121,7 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What one pass did with delayed messages."""
+    """What one batch did with delayed messages."""
 
     promoted: int
     wakes: list[int]

@@ -1,4 +1,4 @@
-"""Recovery: what the scans of all replicas have done, in one row (seed 003, `RecoveryStats` and `get_statistics`)."""
+"""Recovery: what the sweeps of all replicas have done, in one row (seed 003, `RecoveryStats` and `get_statistics`)."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ _LAST_SAVE_S = 5.0
 
 _SAVE = """
 -- Locks: the one row. Index: recovery_pkey.
--- Of two replicas' last scans the newer one stays, whichever is saved first.
+-- Of two replicas' last sweeps the newer one stays, whichever is saved first.
 update recovery
 set scans = scans + $1, expired = expired + $2, recovered = recovered + $3, failed = failed + $4,
     checkpoints = checkpoints + $5, errors = errors + $6, counted_at = now(),
@@ -40,7 +40,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(slots=True)
 class RecoveryStats:
-    """What one scan did."""
+    """What one sweep did."""
 
     expired_found: int = 0
     recovered: int = 0
@@ -51,7 +51,7 @@ class RecoveryStats:
 
 
 class Recovery:
-    """Notes this replica's scans, and adds them to the totals of all."""
+    """Notes this replica's sweeps, and adds them to the totals of all."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -61,7 +61,7 @@ class Recovery:
         self._saving = asyncio.Lock()
 
     def note(self, stats: RecoveryStats) -> None:
-        """Count a scan that has just ended: once, here and nowhere else (scar 33)."""
+        """Count a sweep that has just ended: once, here and nowhere else (scar 33)."""
         self._unsaved.update(
             scans=1,
             expired=stats.expired_found,
@@ -97,7 +97,7 @@ class Recovery:
         try:
             await asyncio.wait_for(self.save(), _LAST_SAVE_S)
         except (UnavailableError, TimeoutError) as error:
-            log.warning("the last scans are not in the totals", reason=str(error) or type(error).__name__)
+            log.warning("the last sweeps are not in the totals", reason=str(error) or type(error).__name__)
 
     async def totals(self) -> Row:
         """Return the totals of all replicas, with everything that this one has done."""

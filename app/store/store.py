@@ -177,7 +177,7 @@ class Store:
         return self._note_settled("release", outcomes.RELEASE, await _submit(self._release, releases))
 
     async def reclaim(self, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:
-        """Make one pass over the leases that are due for a look. A full pass means that more may be due."""
+        """Look at a batch of the leases that are due for it. A full batch means that more may be due."""
         done = await reclaim(self._pool, shard, limit, aside)
         if done.expired:
             self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
@@ -186,17 +186,17 @@ class Store:
         return done
 
     async def promote(self, shard: int, limit: int, aside: Collection[int]) -> Promoted:
-        """Make one pass over the delayed messages that are due. A full pass means that more may be due."""
+        """Promote a batch of the delayed messages that are due. A full batch means that more may be due."""
         done = await promote(self._pool, shard, limit, aside)
         self._note_ready(done.wakes)
         return done
 
     async def first_lease(self, shard: int, aside: Collection[int]) -> int | None:
-        """Return the message of the lease that comes first in a pass."""
+        """Return the message of the lease that comes first in a batch."""
         return await first_lease(self._pool, shard, aside)
 
     async def first_delayed(self, shard: int, aside: Collection[int]) -> int | None:
-        """Return the delayed message that comes first in a pass."""
+        """Return the delayed message that comes first in a batch."""
         return await first_delayed(self._pool, shard, aside)
 
     async def next_due(self, shard: int, aside: Collection[int]) -> float | None:

@@ -10,7 +10,7 @@ class Tally:
     """Counts since the start.
 
     `beats` is by status, `settles` by verb and status, `reclaims` has `expired` leases and, of these, messages `given_up`.
-    `observe_lag` hears, after each pass that reclaimed something, how many seconds its oldest lease had been over.
+    `observe_lag` hears, after each batch that reclaimed something, how many seconds its oldest lease had been over.
     """
 
     sends: int = 0

@@ -1,4 +1,4 @@
-"""Brings this replica's scans into the totals of all replicas, every few seconds."""
+"""Brings this replica's sweeps into the totals of all replicas, every few seconds."""
 
 import asyncio
 
@@ -18,4 +18,4 @@ async def run_recovery(recovery: Recovery) -> None:
         try:
             await recovery.save()
         except UnavailableError as error:
-            log.warning("scans not counted yet", reason=str(error))
+            log.warning("sweeps not counted yet", reason=str(error))

@@ -37,41 +37,41 @@ class Timer:
 
     @property
     def lag(self) -> float:
-        """Seconds by which the next pass is later than planned: near 0 unless passes are slow, or fail."""
+        """Seconds by which the next sweep is later than planned: near 0 unless sweeps are slow, or fail."""
         return max(0.0, time.monotonic() - self._planned)
 
     async def run(self) -> None:
-        """Run passes for as long as the replica lives. An error is logged, waited out and tried again, never final."""
+        """Sweep for as long as the replica lives. An error is logged, waited out and tried again, never final."""
         failures = 0
         while True:
             try:
-                _, handled = await self._scan()
+                _, handled = await self._sweep()
                 failures = 0
                 pause = await self._pause(handled)
                 self._planned = time.monotonic() + pause
                 await self._store.alarm.sleep(pause)
             except Exception as error:
                 failures += 1
-                log.error("pass failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
+                log.error("sweep failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
                 await asyncio.sleep(min(self._longest_sleep, _BACKOFF_S * failures))
 
-    async def scan(self) -> RecoveryStats:
-        """Do everything that is due, in one pass over all shards, beside the passes of the timer itself."""
-        stats, _ = await self._scan()
+    async def sweep(self) -> RecoveryStats:
+        """Do everything that is due, in all shards, beside the sweeps of the timer itself."""
+        stats, _ = await self._sweep()
         return stats
 
-    async def _scan(self) -> tuple[RecoveryStats, int]:
-        """Make one pass. Returns what it did, which is noted also if it is cut short, and how many rows it handled."""
+    async def _sweep(self) -> tuple[RecoveryStats, int]:
+        """Sweep once. Returns what it did, which is noted also if it is cut short, and how many rows it handled."""
         stats = RecoveryStats()
         began = time.monotonic()
         try:
-            handled = sum([await self._scan_shard(shard, stats) for shard in self._store.shards])
+            handled = sum([await self._sweep_shard(shard, stats) for shard in self._store.shards])
         finally:
             stats.scan_duration_ms = (time.monotonic() - began) * 1000
             self._store.recovery.note(stats)
         return stats, handled
 
-    async def _scan_shard(self, shard: int, stats: RecoveryStats) -> int:
+    async def _sweep_shard(self, shard: int, stats: RecoveryStats) -> int:
         store, aside = self._store, self._aside
 
         async def reclaim(limit: int) -> int:

@@ -51,7 +51,7 @@ def test_a_timer_whose_statements_fail_says_how_late_it_is_and_goes_on_afterward
     assert value(api, "leasebeat_timer_lag_seconds") > 3
     assert api.message(message_id)["status"] == "in_progress"
     # It is tried again at growing intervals, at most a sweep interval apart.
-    assert 3 <= server.log.count("pass failed") < 30
+    assert 3 <= server.log.count("sweep failed") < 30
     execute(database_url, "alter table gone rename to checkpoint")
     assert api.claim_one("default", wait=LONG)["generation"] == 2
     until(lambda: timer_lag(api) < 1, LONG)
