@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request, Response
 from app.api import fields, schemas
 from app.api.hot import hot_router, json_response
 from app.api.params import MessageCursor, PageLimit, QueuePath, id_number
-from app.api.presence import unless_gone
+from app.api.presence import unless_gone, unless_gone_by_then
 from app.api.rows import active_lease_view, lease_view, page
 from app.api.service import Service, service_of
 from app.errors import documented, invalid_request
@@ -53,7 +53,8 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     receipts, registry = service.receipts, service.store.registry
     registry.seen(body.worker_id, body.host, body.version)
     wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id, _filter(body))
-    claimed = await unless_gone(request, _claim(service, queue, wanted, body.wait), service.store.give_back)
+    present = unless_gone if body.wait else unless_gone_by_then
+    claimed = await present(request, _claim(service, queue, wanted, body.wait), service.store.give_back)
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from fastapi import Request
+from starlette.types import Message
 
 T = TypeVar("T")
 
@@ -27,6 +28,32 @@ async def unless_gone(request: Request, work: Coroutine[Any, Any, T], undo: Call
     finally:
         leaving.cancel()
         working.cancel()
+
+
+async def unless_gone_by_then(request: Request, work: Awaitable[T], undo: Callable[[T], Awaitable[None]]) -> T | None:
+    """Return what `work` returns, which is soon done, at a fraction of the cost; if the client has gone by then, undo it.
+
+    The request's body must have been read.
+    """
+    done = await work
+    await asyncio.sleep(0)  # as above
+    if not _is_gone(request):
+        return done
+    await undo(done)
+    return None
+
+
+def _is_gone(request: Request) -> bool:
+    """Tell whether the event loop has heard that the client is gone, by one step of a wait for it."""
+    waiting = request.receive().__await__()
+    try:
+        next(waiting)
+    except StopIteration as heard:
+        message: Message = heard.value
+        return bool(message["type"] == "http.disconnect")
+    finally:
+        waiting.close()
+    return False
 
 
 async def _disconnect(request: Request) -> None:

@@ -309,9 +309,10 @@ def test_nothing_is_leased_to_a_client_that_has_gone(api: Api, server: Server, q
 
 @pytest.mark.scar(21)
 @pytest.mark.rule(9, 14)
+@pytest.mark.parametrize("wait", [0, 20])
 @pytest.mark.parametrize("together", [False, True], ids=["while it is granted", "together with the grant"])
 async def test_a_lease_granted_to_a_client_that_is_just_leaving_is_released_at_once_uncounted(
-    start_server: Callable[..., Server], database_url: str, together: bool
+    start_server: Callable[..., Server], database_url: str, together: bool, wait: float
 ) -> None:
     server = start_server(sweep_interval=RARELY)
     server.api.put_queue("empty")
@@ -319,7 +320,7 @@ async def test_a_lease_granted_to_a_client_that_is_just_leaving_is_released_at_o
     for _ in range(3):
         server.api.claim("empty")  # the statement is prepared, so that nothing more is asked of the server to carry it out
     async with held_back(database_url) as holding:
-        leaving = abandon_claims(server, "default", 1)
+        leaving = abandon_claims(server, "default", 1, wait=wait)
         await holding.under_way(GRANTING)
         if together:
             with stopped(server):
