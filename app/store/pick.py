@@ -39,7 +39,9 @@ with recursive offer as materialized (
         select array(
             select slot::int
             from unnest($7::text[]) with ordinality as asked(worker_id, slot)
-            where not exists (select from worker where worker.worker_id = asked.worker_id and worker.draining)
+            where worker_id <> all(array(
+                select worker.worker_id from worker where worker.draining and worker.worker_id = any($7::text[])
+            ))
             order by slot
         ) as slots
         offset 0  -- looked up once, however often it is spoken of

@@ -300,6 +300,7 @@ def test_a_claim_parked_on_one_replica_wakes_for_a_send_through_another(start_se
 def test_nothing_is_leased_to_a_client_that_has_gone(api: Api, server: Server, queue: str, parked: Callable[[], int]) -> None:
     leaving = abandon_claims(server, queue, 5)
     until(lambda: parked() == 5)
+    assert api.claim(queue) == []  # nobody's first look is still under way
     leave(server, leaving)
     (message_id,) = api.send(queue, "work")
     assert api.message(message_id)["status"] == "pending"
@@ -317,6 +318,8 @@ async def test_a_lease_granted_to_a_client_that_is_just_leaving_is_released_at_o
     server = start_server(sweep_interval=RARELY)
     server.api.put_queue("empty")
     (message_id,) = server.api.send("default", "work")
+    server.api.claim("empty", "gone")
+    until(lambda: server.api.client.get("/workers/gone").status_code == 200)  # so the registry will write nothing meanwhile
     for _ in range(3):
         server.api.claim("empty")  # the statement is prepared, so that nothing more is asked of the server to carry it out
     async with held_back(database_url) as holding:
@@ -348,6 +351,7 @@ async def test_of_many_clients_that_leave_while_their_leases_are_granted_none_ke
     api = server.api
     leaving = abandon_claims(server, "default", 20)
     until(lambda: parked_on(server) == 20)
+    assert api.claim("default") == []  # nobody's first look is still under way
     async with held_back(database_url) as holding:
         api.send("default", *range(20))
         await holding.under_way(GRANTING)

@@ -98,7 +98,7 @@ async def test_calls_that_go_by_state_read_no_message_of_another(database_url: s
     ):
         nodes = await explain(session, statement, *arguments)
         assert rows_left_out(nodes, "message") == 0
-        assert rows_read(nodes, "message") <= 4 * 20
+        assert rows_read(nodes, "message") <= 5 * 20
     for session in (sql, people):
         await session.close()
 
