@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import psutil
 from harness.postgres import MIGRATIONS, execute
@@ -15,8 +15,6 @@ from harness.server import Server
 
 from app import embedded
 from app.store.migrations import migrate
-
-Number = TypeVar("Number", int, float)
 
 _DEBIAN = Path("/usr/lib/postgresql/15/bin")
 _OPTIONS = ("synchronous_commit=on", "max_connections=300", "shared_buffers=512MB", "max_wal_size=4GB")
@@ -72,12 +70,12 @@ def cpu_seconds(pid: int) -> float:
     return sum(_each(pid, lambda process: sum(process.cpu_times()[:4])))
 
 
-def memory_bytes(pid: int) -> int:
+def memory_bytes(pid: int) -> float:
     """Return the memory of a process and of all that came from it. Pages that they share are counted once (PSS)."""
-    return sum(_each(pid, lambda process: int(process.memory_full_info().pss)))
+    return sum(_each(pid, lambda process: process.memory_full_info().pss))
 
 
-def _each(pid: int, read: Callable[[psutil.Process], Number]) -> Iterator[Number]:
+def _each(pid: int, read: Callable[[psutil.Process], float]) -> Iterator[float]:
     """Read a process and all that came from it: itself last, because it inherits the times of a child that ends meanwhile."""
     process = psutil.Process(pid)
     for each in (*process.children(recursive=True), process):
