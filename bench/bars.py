@@ -11,11 +11,11 @@ class Scale:
 
     name: str
     rounds: int
-    seconds: float
+    seconds: int
     size: float
 
 
-QUICK = Scale("quick", rounds=1, seconds=1.5, size=0.02)
+QUICK = Scale("quick", rounds=1, seconds=2, size=0.02)
 FULL = Scale("full", rounds=5, seconds=4, size=1)
 LONG = Scale("long", rounds=5, seconds=4, size=1)
 
