@@ -13,6 +13,10 @@ from bench.results import save, table
 _SHORT = {
     1: "bench.bar_01_beat",
     2: "bench.bar_02_singles",
+    3: "bench.bar_03_cycles",
+    5: "bench.bar_05_telemetry",
+    12: "bench.bar_12_replicas",
+    13: "bench.bar_13_context",
 }
 _LONG: dict[int, str] = {}
 _ALL = _SHORT | _LONG
