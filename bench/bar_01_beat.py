@@ -24,7 +24,7 @@ class Beats:
     def __init__(self, bench: World, server: Server) -> None:
         self._server = server
         server.api.put_queue(QUEUE, beat_interval=0)
-        self._script = posts_per_receipt(bench.folder / "beat.lua", lease(server, _LEASES))
+        self._script = posts_per_receipt(bench.folder / f"beat-{server.port}.lua", lease(server, _LEASES))
         self.rate(1)  # warms up
 
     def rate(self, seconds: int) -> float:

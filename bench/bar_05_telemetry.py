@@ -29,6 +29,8 @@ def measure(scale: Scale) -> list[Bar]:
             with _scraped(observed):
                 rate = with_it.rate(scale.seconds)
             pairs.append((rate, without.rate(scale.seconds)))
+        with_it.check()
+        without.check()
         collector.wait_for("/v1/metrics", "/v1/traces")
     return [ratio(5, "beat with telemetry / without", pairs, 0.90, note=f"{pairs[-1][0]:.0f} of {pairs[-1][1]:.0f} in the last round")]
 
@@ -51,7 +53,7 @@ class _Collector(ThreadingHTTPServer):
 class _Export(BaseHTTPRequestHandler):
     server: _Collector
 
-    def do_POST(self) -> None:  # noqa: N802 - the name that is called
+    def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
         self.server.got[self.path] += 1
         self.send_response(200)
