@@ -15,6 +15,8 @@ _SHORT = {
     2: "bench.bar_02_singles",
     3: "bench.bar_03_cycles",
     5: "bench.bar_05_telemetry",
+    6: "bench.bar_06_backlog",
+    7: "bench.bar_07_redelivery",
     12: "bench.bar_12_replicas",
     13: "bench.bar_13_context",
 }

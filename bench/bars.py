@@ -15,8 +15,8 @@ class Scale:
     size: float
 
 
-QUICK = Scale("quick", rounds=1, seconds=2, size=0.02)
-FULL = Scale("full", rounds=5, seconds=4, size=1)
+QUICK = Scale("quick", rounds=1, seconds=1, size=0.02)
+FULL = Scale("full", rounds=5, seconds=3, size=1)
 LONG = Scale("long", rounds=5, seconds=4, size=1)
 
 
