@@ -7,6 +7,7 @@ import traceback
 from dataclasses import replace
 
 from bench.bars import FULL, LONG, QUICK, Bar, Scale
+from bench.plots import plot_bars
 from bench.results import save, table
 
 # Bars that are measured together share a module.
@@ -20,7 +21,10 @@ _SHORT = {
     12: "bench.bar_12_replicas",
     13: "bench.bar_13_context",
 }
-_LONG: dict[int, str] = {}
+_LONG = {
+    10: "bench.bar_10_snapshot",
+    11: "bench.bar_11_flat",
+}
 _ALL = _SHORT | _LONG
 
 
@@ -34,6 +38,7 @@ def main() -> None:
     print(table(found))
     if saves:
         save(found)
+        plot_bars(scale.name, found)
 
 
 def _asked() -> tuple[Scale, list[int], bool]:

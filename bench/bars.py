@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured: `rounds` of `seconds` for each value; `size` is the share of the full tables that are filled."""
+    """How much is measured: `rounds` of `seconds` for each value; `size` is the share of full tables and of long runs."""
 
     name: str
     rounds: int

@@ -22,10 +22,11 @@ BATCH = 100
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """How many messages went all the way, in how many seconds."""
+    """How many messages went all the way, in how many seconds, and how long each call for leases took."""
 
     done: int
     seconds: float
+    claims: list[float]
 
     @property
     def rate(self) -> float:
@@ -34,29 +35,33 @@ class Cycles:
 
 def over_http(url: str, callers: int, seconds: float) -> Cycles:
     """Run cycles with as many callers, each on a connection of its own."""
-    return uvloop.run(_many(callers, seconds, lambda number: _http_cycles(url, f"bench-{number}", time.monotonic() + seconds)))
+    return uvloop.run(_many(callers, seconds, lambda number, claims: _http_cycles(url, f"bench-{number}", seconds, claims)))
 
 
 def on_postgres(url: str, queue_id: int, callers: int, seconds: float) -> Cycles:
     """Run the statements of the service in the same order, each call one transaction."""
-    return uvloop.run(_many(callers, seconds, lambda number: _sql_cycles(url, queue_id, f"bench-{number}", time.monotonic() + seconds)))
+    return uvloop.run(_many(callers, seconds, lambda number, claims: _sql_cycles(url, queue_id, f"bench-{number}", seconds, claims)))
 
 
-async def _many(callers: int, seconds: float, caller: Callable[[int], Awaitable[int]]) -> Cycles:
+async def _many(callers: int, seconds: float, caller: Callable[[int, list[float]], Awaitable[int]]) -> Cycles:
+    claims: list[float] = []
     started = time.monotonic()
     async with asyncio.timeout(seconds + 60):
-        done = await asyncio.gather(*map(caller, range(callers)))
-    return Cycles(sum(done), time.monotonic() - started)
+        done = await asyncio.gather(*(caller(number, claims) for number in range(callers)))
+    return Cycles(sum(done), time.monotonic() - started, claims)
 
 
-async def _http_cycles(url: str, worker_id: str, until: float) -> int:
+async def _http_cycles(url: str, worker_id: str, seconds: float, claims: list[float]) -> int:
     connection = await Connection.open(url)
     messages = {"messages": [{"body": number} for number in range(BATCH)]}
     wanted = {"worker_id": worker_id, "max_messages": BATCH}
     done = 0
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         await connection.post(f"/queues/{QUEUE}/messages", messages)
+        asked = time.monotonic()
         granted = await connection.post(f"/queues/{QUEUE}/leases", wanted)
+        claims.append(time.monotonic() - asked)
         held = {"leases": [{"receipt": lease["receipt"]} for lease in granted["leases"]]}
         if not held["leases"]:
             continue
@@ -69,7 +74,7 @@ async def _http_cycles(url: str, worker_id: str, until: float) -> int:
     return done
 
 
-async def _sql_cycles(url: str, queue_id: int, worker_id: str, until: float) -> int:
+async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, claims: list[float]) -> int:
     sql = await asyncpg.connect(url, server_settings=HOT_SESSION)
     try:
         send, claim, beat, ack = [await sql.prepare(statement) for statement in (SEND, CLAIMS[PICK_ANY], BEAT, ACK)]
@@ -78,9 +83,12 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, until: float) -> 
         sent = (0, [queue_id], [queue_id] * BATCH, bodies, none, [0] * BATCH, [0.0] * BATCH, [""] * BATCH, none, none, none)
         wanted: tuple[object, ...] = (0, queue_id, "", 0, False, [], [worker_id] * BATCH, none, none, none, list(range(BATCH)))
         done = 0
+        until = time.monotonic() + seconds
         while time.monotonic() < until:
             await send.fetch(*sent)
+            asked = time.monotonic()
             leases = [(row["id"], row["generation"]) for row in await claim.fetch(*wanted) if row["id"] is not None]
+            claims.append(time.monotonic() - asked)
             ids, generations = [message_id for message_id, _ in leases], [generation for _, generation in leases]
             empty = [None] * len(leases)
             beaten = await beat.fetch(0, ids, generations, empty, empty)

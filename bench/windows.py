@@ -1,0 +1,50 @@
+"""Full load for a long time, looked at window by window: cycles, and what service and tables have grown to."""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import asyncpg
+from harness.server import Server
+
+from bench.clients import processes
+from bench.cycles import over_http
+from bench.latency import p99
+from bench.world import memory_bytes
+
+_CALLERS = 8
+_SIZES = "select relname, pg_relation_size(oid) from pg_class where relname in ('lease', 'lease_pkey', 'lease_check', 'message_ready')"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What was seen in one window, and at its end."""
+
+    rate: float
+    claim_p99: float
+    memory: float
+    sizes: dict[str, int]
+
+
+def watch(server: Server, database_url: str, seconds: float, count: int) -> Iterator[Window]:
+    """Run cycles of 100 through so many windows."""
+    with processes(1) as pool:
+        for _ in range(count):
+            cycles = pool.submit(over_http, server.url, _CALLERS, seconds).result(seconds + 120)
+            sizes = asyncio.run(_sizes(database_url))
+            yield Window(cycles.rate, p99(cycles.claims), memory_bytes(server.process.pid), sizes)
+
+
+def growth(series: Sequence[float]) -> float:
+    """Return the last tenth of a series as a multiple of its first tenth."""
+    few = max(1, len(series) // 10)
+    return median(series[-few:]) / median(series[:few])
+
+
+async def _sizes(url: str) -> dict[str, int]:
+    sql = await asyncpg.connect(url)
+    try:
+        return {row["relname"]: row["pg_relation_size"] for row in await sql.fetch(_SIZES)}
+    finally:
+        await sql.close()
