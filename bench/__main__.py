@@ -22,6 +22,8 @@ _SHORT = {
     13: "bench.bar_13_context",
 }
 _LONG = {
+    8: "bench.bar_08_timer",
+    9: "bench.bar_09_parked",
     10: "bench.bar_10_snapshot",
     11: "bench.bar_11_flat",
 }

@@ -61,6 +61,6 @@ def _compare(bench: World, case: Case, scale: Scale) -> Bar:
                 return p99(of[0]), p99(of[1])
 
             p99s(1)  # warms up
-            pairs = [p99s(2 * scale.seconds) for _ in range(scale.rounds)]
+            pairs = [p99s(scale.seconds) for _ in range(scale.rounds)]
     note = f"{pairs[-1][0] * 1000:.1f} ms / {pairs[-1][1] * 1000:.1f} ms in the last round"
     return ratio(6, f"claim p99, {case.name} / empty", pairs, 1.5, at_most=True, note=note)

@@ -20,14 +20,24 @@ where name = '{QUEUE}'
 """
 
 _LEASED = """
+-- As they are a while after their claims: each extended within the last fifth of its length, their looks spread over time.
 insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id)
-select shard, id, queue_id, generation, now(), now() + $1::float8 * interval '1 second', now() + $1::float8 * interval '1 second',
+select shard, id, queue_id, generation, now(), now() + (0.8 + 0.2 * random()) * length, now() + 0.8 * random() * length,
        now() + interval '12 hours', 'worker-' || id % 1000
 from message
+cross join make_interval(secs => $1) as length
 where status = 'in_progress' and not exists (select from lease where lease.shard = message.shard and message_id = id)
 """
 
 _INDEXES = "select indexname, indexdef from pg_indexes where tablename in ('message', 'lease') and indexname !~ '_pkey$'"
+
+
+def store(url: str, *, keys: int = 0, lease_s: float = 3600, **counts: int) -> None:
+    """Store so many messages of each status, those that are ready under so many fairness keys, if any, and leases of this length.
+
+    A service that uses the tables at the same time would stand still.
+    """
+    asyncio.run(_store(url, counts, keys, lease_s))
 
 
 async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) -> None:
@@ -49,9 +59,14 @@ async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) ->
         await sql.close()
 
 
-def store(url: str, *, keys: int = 0, lease_s: float = 3600, **counts: int) -> None:
-    """Store so many messages of each status in the queue, those that are ready under so many fairness keys, if any.
+def rows(url: str, query: str) -> list[asyncpg.Record]:
+    """Return what a query finds."""
 
-    A service that uses the tables at the same time would stand still.
-    """
-    asyncio.run(_store(url, counts, keys, lease_s))
+    async def run() -> list[asyncpg.Record]:
+        sql = await asyncpg.connect(url)
+        try:
+            return list(await sql.fetch(query))
+        finally:
+            await sql.close()
+
+    return asyncio.run(run())

@@ -1,16 +1,15 @@
 """Full load for a long time, looked at window by window: cycles, and what service and tables have grown to."""
 
-import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-import asyncpg
 from harness.server import Server
 
 from bench.clients import processes
 from bench.cycles import over_http
 from bench.latency import p99
+from bench.tables import rows
 from bench.world import memory_bytes
 
 _CALLERS = 8
@@ -32,7 +31,7 @@ def watch(server: Server, database_url: str, seconds: float, count: int) -> Iter
     with processes(1) as pool:
         for _ in range(count):
             cycles = pool.submit(over_http, server.url, _CALLERS, seconds).result(seconds + 120)
-            sizes = asyncio.run(_sizes(database_url))
+            sizes = {row["relname"]: row["pg_relation_size"] for row in rows(database_url, _SIZES)}
             yield Window(cycles.rate, p99(cycles.claims), memory_bytes(server.process.pid), sizes)
 
 
@@ -40,11 +39,3 @@ def growth(series: Sequence[float]) -> float:
     """Return the last tenth of a series as a multiple of its first tenth."""
     few = max(1, len(series) // 10)
     return median(series[-few:]) / median(series[:few])
-
-
-async def _sizes(url: str) -> dict[str, int]:
-    sql = await asyncpg.connect(url)
-    try:
-        return {row["relname"]: row["pg_relation_size"] for row in await sql.fetch(_SIZES)}
-    finally:
-        await sql.close()
