@@ -15,6 +15,7 @@ _SHORT = {
     1: "bench.bar_01_beat",
     2: "bench.bar_02_singles",
     3: "bench.bar_03_cycles",
+    4: "bench.peers",
     5: "bench.bar_05_telemetry",
     6: "bench.bar_06_backlog",
     7: "bench.bar_07_redelivery",
