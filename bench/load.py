@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 CONNECTIONS = 64
+_TIMEOUT_S = 20
 
 
 class MissingProgramError(RuntimeError):
@@ -26,7 +27,7 @@ def wrk(url: str, seconds: int, script: Path | None = None, connections: int = C
     """Drive one address for a while, and make sure that all of it was answered with 2xx."""
     if shutil.which("wrk") is None:
         raise MissingProgramError("wrk is not installed (on Debian: apt-get install wrk)")
-    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", *(["-s", str(script)] if script else []), url]
+    command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={_TIMEOUT_S}s", *(["-s", str(script)] if script else []), url]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 30).stdout
     if "Non-2xx" in printed or "Socket errors" in printed:
         raise RuntimeError(f"not every request was answered as it should be:\n{printed}")

@@ -1,6 +1,7 @@
 """Claims parked by the thousand, and messages that wake them one by one."""
 
 import asyncio
+import random
 import time
 
 import uvloop
@@ -30,8 +31,10 @@ async def _park(url: str, queue: str, name: str, count: int, seconds: float) -> 
         async with opening:
             connection = await Connection.open(url)
         try:
+            wait = random.uniform(1, _WAIT_S)  # the first time, so that not all come back at once
             while True:
-                wanted = {"worker_id": f"{name}-{number}", "wait": _WAIT_S, "visibility_timeout": 3600}
+                wanted = {"worker_id": f"{name}-{number}", "wait": wait, "visibility_timeout": 3600}
+                wait = _WAIT_S
                 answer = await connection.post(f"/queues/{queue}/leases", wanted)
                 came = time.monotonic()  # one clock for all processes of a machine
                 took.extend(came - lease["message"]["body"] for lease in answer["leases"])
