@@ -41,10 +41,11 @@ def measure(scale: Scale) -> list[Bar]:
             server.api.put_queue(QUEUE, visibility_timeout=_LEASE_S, extension=_LEASE_S, beat_interval=_BEAT_EVERY_S / 2)
         store(url, in_progress=leases, lease_s=_LEASE_S)
         execute(url, "create extension pg_stat_statements")
+        receipts = _receipts(url)
         with serving(url) as server:
             execute(url, "select pg_stat_statements_reset()")
             before = bench.cpu() + cpu_seconds(server.process.pid)
-            rate = in_a_process(_beat_all, server.url, _receipts(url), leases / _BEAT_EVERY_S, seconds, timeout=seconds + 120)
+            rate = in_a_process(_beat_all, server.url, receipts, leases / _BEAT_EVERY_S, seconds, timeout=seconds + 120)
             cpu = bench.cpu() + cpu_seconds(server.process.pid) - before
             (spent,) = rows(url, _STATEMENTS)
         assert number(url, "select count(*) from lease") == leases, "leases were lost"
