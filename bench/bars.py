@@ -1,0 +1,51 @@
+"""What the bench finds: one bar per value, with the target that it is held to, and how much effort goes into one."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How much is measured: `rounds` of `seconds` for each value; `size` is the share of the full tables that are filled."""
+
+    name: str
+    rounds: int
+    seconds: float
+    size: float
+
+
+QUICK = Scale("quick", rounds=1, seconds=1.5, size=0.02)
+FULL = Scale("full", rounds=5, seconds=4, size=1)
+LONG = Scale("long", rounds=5, seconds=4, size=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One measured value. `value` None means that it could not be measured; then `note` says why."""
+
+    number: int
+    name: str
+    value: float | None
+    target: float
+    at_most: bool
+    unit: str
+    spread: tuple[float, float] | None = None
+    note: str = ""
+
+    @property
+    def ok(self) -> bool:
+        if self.value is None:
+            return False
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def ratio(number: int, name: str, pairs: Sequence[tuple[float, float]], target: float, *, at_most: bool = False, note: str = "") -> Bar:
+    """Make the bar of pairs of a value and its reference, one pair per round: the median of the rounds' ratios."""
+    ratios = [value / reference for value, reference in pairs]
+    return Bar(number, name, statistics.median(ratios), target, at_most, "ratio", (min(ratios), max(ratios)), note)
+
+
+def missing(number: int, name: str, target: float, *, at_most: bool, unit: str, why: str) -> Bar:
+    """Make the bar of what could not be measured here."""
+    return Bar(number, name, None, target, at_most, unit, None, why)
