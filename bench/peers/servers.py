@@ -8,14 +8,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from bench.peers.install import program
+from bench.peers.install import MissingError, program
+
+Start = Callable[[], contextlib.AbstractContextManager[tuple[int, str]]]
+"""Starts a server, and yields its process id and its address."""
 
 _START_TIMEOUT_S = 20.0
 _STOP_TIMEOUT_S = 10.0
-
-
-class MissingError(Exception):
-    """A program is not there."""
 
 
 @contextlib.contextmanager
@@ -46,12 +45,9 @@ def beanstalkd() -> Iterator[tuple[int, str]]:
 
 @contextlib.contextmanager
 def _running(name: str, arguments: Callable[[int, Path], list[str]]) -> Iterator[tuple[int, int]]:
-    path = program(name)
-    if path is None:
-        raise MissingError(f"{name} is not installed")
     with tempfile.TemporaryDirectory() as folder:
         port = _free_port()
-        process = subprocess.Popen([path, *arguments(port, Path(folder))], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen([program(name), *arguments(port, Path(folder))], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
             _wait_for(port, name)
             yield process.pid, port

@@ -11,6 +11,7 @@ class Connection(asyncio.Protocol):
     def __init__(self) -> None:
         self._answer: asyncio.Future[bytes] | None = None
         self._read = b""
+        self.kept = True
         self._transport: asyncio.WriteTransport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -21,10 +22,12 @@ class Connection(asyncio.Protocol):
         head, end, body = self._read.partition(b"\r\n\r\n")
         if not end:
             return
-        length = head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]
+        lower = head.lower()
+        length = lower.partition(b"content-length: ")[2].partition(b"\r")[0]
         if len(body) < int(length):
             return
         self._read = b""
+        self.kept = b"connection: close" not in lower
         assert self._answer is not None
         if head[9:10] == b"2":
             self._answer.set_result(body)
@@ -53,13 +56,16 @@ class Connections:
     async def call(self, request: bytes) -> bytes:
         connection = self._free.pop() if self._free else await self._connect()
         answer = await connection.call(request)
-        self._free.append(connection)
+        if connection.kept:
+            self._free.append(connection)
         return answer
 
     async def _connect(self) -> Connection:
-        parts = urlsplit(self._urls[self._made % len(self._urls)])
+        server = urlsplit(self._urls[self._made % len(self._urls)])
         self._made += 1
-        _, connection = await asyncio.get_running_loop().create_connection(Connection, parts.hostname, parts.port)
+        assert server.hostname is not None
+        assert server.port is not None
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, server.hostname, server.port)
         return connection
 
 

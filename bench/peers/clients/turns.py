@@ -33,7 +33,7 @@ class Peer(ABC):
 
 
 class Queue(Peer, Generic[TakenT]):
-    """A peer whose callers take and finish jobs themselves. Each verb takes one job by its call for one, several by its call for several."""
+    """A peer whose callers take and finish jobs themselves. Each verb makes the peer's call for one job, or its call for several."""
 
     async def cycle(self, size: int) -> None:
         await self.send(size)
