@@ -10,7 +10,7 @@ from bench.peers.turn import FailedError, Figure, turn
 from bench.world import World, world
 
 _NUMBER = 4
-_QUICK_S = 0.4
+_QUICK_S = 0.3
 _MOST_S = 1.8
 _MEASURES: dict[str, Callable[[Figure], float]] = {
     "jobs/s": lambda figure: figure.jobs_per_second,

@@ -15,7 +15,7 @@ from bench.world import cpu_seconds
 
 _READY_TIMEOUT_S = 30.0
 _GRACE_S = 15.0
-_WARM_UP_S = 0.2
+_WARM_UP = 0.25
 
 
 class FailedError(Exception):
@@ -112,7 +112,7 @@ def client(command: Sequence[str]) -> Iterator[Client]:
 
 def turn(worker: Client, processes: Processes, mode: Mode, seconds: float) -> Figure:
     """Let a client warm up, then measure it."""
-    worker.order(mode, _WARM_UP_S)
+    worker.order(mode, seconds * _WARM_UP)
     before = _cpu(processes.service), _cpu(processes.database), _cpu(processes.client)
     done = worker.order(mode, seconds)
     after = _cpu(processes.service), _cpu(processes.database), _cpu(processes.client)
