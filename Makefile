@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 SERVER_READY := $(VENV)/.server
 DEV_READY := $(VENV)/.dev
+BENCH_READY := .bench/tools/.ready
 
 .PHONY: help
 help: ## Show this list
@@ -38,9 +39,21 @@ format: $(DEV_READY) ## Format the code and mend what the linter can
 demo: $(DEV_READY) ## Three workers, one killed, one stopped: every message completed once
 	$(BIN)/python examples/demo.py
 
-.PHONY: bench-beat
-bench-beat: $(DEV_READY) ## Beats a second, as a share of the empty route
-	$(BIN)/python bench/beat.py
+.PHONY: bench
+bench: $(DEV_READY) $(BENCH_READY) ## How fast it is, beside its references and its peers (15 minutes)
+	$(BIN)/python -m bench full
+
+.PHONY: bench-quick
+bench-quick: $(DEV_READY) $(BENCH_READY) ## The same in 2 minutes, roughly
+	$(BIN)/python -m bench quick
+
+.PHONY: bench-long
+bench-long: $(DEV_READY) $(BENCH_READY) ## How it stays as it grows (60 minutes)
+	$(BIN)/python -m bench long
+
+.PHONY: profile
+profile: $(DEV_READY) $(BENCH_READY) ## A flame graph of the server under beats
+	$(BIN)/python -m bench.profile
 
 .PHONY: requirements
 requirements: $(DEV_READY) ## Compile the pinned requirements anew
@@ -58,4 +71,9 @@ $(SERVER_READY): $(BIN)/python requirements/server.txt pyproject.toml
 $(DEV_READY): $(SERVER_READY) requirements/dev.txt sdk/pyproject.toml
 	$(INSTALL) --require-hashes -r requirements/dev.txt
 	$(INSTALL) --no-deps --no-build-isolation -e sdk
+	@touch $@
+
+$(BENCH_READY): $(BIN)/python bench/requirements.txt
+	$(BIN)/python -m venv .bench/tools
+	.bench/tools/bin/python -m pip install --quiet --disable-pip-version-check -r bench/requirements.txt
 	@touch $@

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured: `rounds` of `seconds` for each value; `size` is the share of the full tables that are filled."""
+    """How much is measured: `rounds` of `seconds` for each value; `size` is the share of full tables and of long runs."""
 
     name: str
     rounds: int
-    seconds: float
+    seconds: int
     size: float
 
 
-QUICK = Scale("quick", rounds=1, seconds=1.5, size=0.02)
-FULL = Scale("full", rounds=5, seconds=4, size=1)
+QUICK = Scale("quick", rounds=1, seconds=1, size=0.02)
+FULL = Scale("full", rounds=5, seconds=3, size=1)
 LONG = Scale("long", rounds=5, seconds=4, size=1)
 
 

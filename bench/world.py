@@ -49,11 +49,14 @@ class World:
 
 
 @contextmanager
-def world() -> Iterator[World]:
-    """Run a Postgres for the length of a block: the programs of TEST_POSTGRES_BIN, of Debian, or else the embedded ones."""
+def world(*options: str) -> Iterator[World]:
+    """Run a Postgres for the length of a block: the programs of TEST_POSTGRES_BIN, of Debian, or else the embedded ones.
+
+    `options` are settings of Postgres beside those that all bars share.
+    """
     named = os.environ.get("TEST_POSTGRES_BIN")
     programs = Path(named) if named else _DEBIAN if _DEBIAN.exists() else None
-    with tempfile.TemporaryDirectory() as folder, embedded.running(Path(folder) / "data", programs, _OPTIONS) as postgres:
+    with tempfile.TemporaryDirectory() as folder, embedded.running(Path(folder) / "data", programs, (*_OPTIONS, *options)) as postgres:
         yield World(postgres, Path(folder))
 
 

@@ -1,0 +1,55 @@
+"""Bar 2: single-message sends, claims and acks, one per request, each as a share of the empty route of the same process."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.server import Server
+
+from bench.bar_01_beat import empty_route
+from bench.bars import Bar, Scale, ratio
+from bench.load import CONNECTIONS, posts, posts_per_receipt, wrk
+from bench.service import QUEUE, counted, fill, lease, outcomes
+from bench.world import serving, world
+
+_PER_SECOND = 7000
+"""More than are claimed or acked in a second, so that none is without work."""
+
+Prepare = Callable[[Server, Path, int], tuple[str, Path]]
+
+
+def measure(scale: Scale) -> list[Bar]:
+    with world() as bench, serving(bench.database()) as server:
+        server.api.put_queue(QUEUE)
+        verbs: dict[str, Prepare] = {"send": _sends, "claim": _claims, "ack": _acks}
+        pairs: dict[str, list[tuple[float, float]]] = {verb: [] for verb in verbs}
+        for _ in range(scale.rounds):
+            for verb, prepare in verbs.items():
+                path, script = prepare(server, bench.folder / f"{verb}.lua", scale.seconds)
+                before = _done(server, verb)
+                load = wrk(server.url + path, scale.seconds, script)
+                assert _done(server, verb) - before >= load.requests, f"not every {verb} did its work"
+                assert verb == "send" or load.requests + CONNECTIONS < scale.seconds * _PER_SECOND, "there was too little work"
+                pairs[verb].append((load.rate, empty_route(server, scale.seconds)))
+    return [
+        ratio(2, f"{verb} of one / empty route", each, 0.70, note=f"{each[-1][0]:.0f} of {each[-1][1]:.0f} requests/s in the last round")
+        for verb, each in pairs.items()
+    ]
+
+
+def _sends(_server: Server, file: Path, _seconds: int) -> tuple[str, Path]:
+    return f"/queues/{QUEUE}/messages", posts(file, json.dumps({"messages": [{"body": 1}]}))
+
+
+def _claims(server: Server, file: Path, seconds: int) -> tuple[str, Path]:
+    fill(server, seconds * _PER_SECOND)
+    return f"/queues/{QUEUE}/leases", posts(file, json.dumps({"worker_id": "bench", "visibility_timeout": 3600}))
+
+
+def _acks(server: Server, file: Path, seconds: int) -> tuple[str, Path]:
+    return "/ack", posts_per_receipt(file, lease(server, seconds * _PER_SECOND))
+
+
+def _done(server: Server, verb: str) -> int:
+    """Count what the service has done by this verb: messages sent, leases granted, messages completed."""
+    return outcomes(server, "ack").get("acked", 0) if verb == "ack" else counted(server, f"{verb}s")

@@ -1,0 +1,45 @@
+"""The table that is printed, and the file that keeps the last full run."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.bars import Bar
+
+_FILE = Path(__file__).with_name("results.json")
+_HEAD = ("bar", "what", "value", "from", "to", "target", "ok", "note")
+
+
+def table(bars: Sequence[Bar]) -> str:
+    """Lay out the bars in order, one a line."""
+    lines = [_HEAD, *(_line(bar) for bar in sorted(bars, key=lambda bar: bar.number))]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
+
+
+def save(bars: Sequence[Bar]) -> None:
+    """Keep the bars, in place of those of the same numbers that were found before."""
+    kept = [each for each in _saved() if each["bar"] not in {bar.number for bar in bars}]
+    kept += [{"bar": bar.number, "name": bar.name, "value": _rounded(bar.value), "target": bar.target, "ok": bar.ok} for bar in bars]
+    kept.sort(key=lambda each: each["bar"])
+    _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in kept) + "\n]\n")
+
+
+def _saved() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(_FILE.read_text()) if _FILE.exists() else []
+    return found
+
+
+def _line(bar: Bar) -> tuple[str, ...]:
+    low, high = map(_shown, bar.spread) if bar.spread else ("", "")
+    target = f"{'at most' if bar.at_most else 'at least'} {_shown(bar.target)} {bar.unit}"
+    return (str(bar.number), bar.name, _shown(bar.value), low, high, target, "yes" if bar.ok else "NO", bar.note)
+
+
+def _shown(number: float | None) -> str:
+    return "missing" if number is None else f"{number:.4g}" if abs(number) < 1000 else f"{number:.0f}"
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else float(f"{number:.4g}")
