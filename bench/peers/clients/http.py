@@ -1,0 +1,74 @@
+"""HTTP over kept connections, with as little work as asyncio allows: the client must not be the limit, nor take the server's CPU."""
+
+import asyncio
+from typing import cast
+from urllib.parse import urlsplit
+
+
+class Connection(asyncio.Protocol):
+    """One connection, one call at a time. Any answer other than 2xx is an error."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[bytes] | None = None
+        self._read = b""
+        self.kept = True
+        self._transport: asyncio.WriteTransport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's own is no subclass of it
+
+    def data_received(self, data: bytes) -> None:
+        self._read = self._read + data if self._read else data
+        head, end, body = self._read.partition(b"\r\n\r\n")
+        if not end:
+            return
+        lower = head.lower()
+        length = lower.partition(b"content-length: ")[2].partition(b"\r")[0]
+        if len(body) < int(length):
+            return
+        self._read = b""
+        self.kept = b"connection: close" not in lower
+        assert self._answer is not None
+        if head[9:10] == b"2":
+            self._answer.set_result(body)
+        else:
+            self._answer.set_exception(RuntimeError(f"{head!r} {body!r}"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(exc or ConnectionError("the server has closed the connection"))
+
+    def call(self, request: bytes) -> asyncio.Future[bytes]:
+        """Send a whole request, and return its answer's body."""
+        self._answer = asyncio.get_running_loop().create_future()
+        self._transport.write(request)
+        return self._answer
+
+
+class Connections:
+    """As many connections as there are calls at once, spread over the servers."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self._urls = urls
+        self._free: list[Connection] = []
+        self._made = 0
+
+    async def call(self, request: bytes) -> bytes:
+        connection = self._free.pop() if self._free else await self._connect()
+        answer = await connection.call(request)
+        if connection.kept:
+            self._free.append(connection)
+        return answer
+
+    async def _connect(self) -> Connection:
+        server = urlsplit(self._urls[self._made % len(self._urls)])
+        self._made += 1
+        assert server.hostname is not None
+        assert server.port is not None
+        _, connection = await asyncio.get_running_loop().create_connection(Connection, server.hostname, server.port)
+        return connection
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", f"Content-Length: {len(body)}", *headers, "", ""]
+    return "\r\n".join(lines).encode() + body
