@@ -12,7 +12,7 @@ from bench.load import CONNECTIONS, posts, posts_per_receipt, wrk
 from bench.service import QUEUE, counted, fill, lease, outcomes
 from bench.world import serving, world
 
-_PER_SECOND = 7000
+_PER_SECOND = 10_000
 """More than are claimed or acked in a second, so that none is without work."""
 
 Prepare = Callable[[Server, Path, int], tuple[str, Path]]

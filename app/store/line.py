@@ -5,7 +5,6 @@ for, nothing was ready for those who stood in line before it ran: whoever of the
 """
 
 import asyncio
-import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
@@ -21,6 +20,7 @@ from app.store.pick import ANYTHING, Filter
 from app.store.queues import QueueRef
 
 _BATCH_SLOTS = 1000
+_FIRST_BATCH_CALLERS = 16
 _REMEMBERED_CLAIMS = 1000
 
 log = structlog.get_logger(__name__)
@@ -52,22 +52,12 @@ class _Caller:
     answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
 
-    def lose_patience(self) -> None:
-        """End the wait, unless a statement is already under way for this call: then its outcome decides."""
-        self.patient = False
-        if not self.in_hand:
-            self.send_away()
-
-    def send_away(self) -> None:
-        if not self.answer.done():
-            self.answer.set_result(Claimed(self.queue, [], self.tried_at))
-
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain)
 
     def is_served_by(self, claimed: Claimed) -> bool:
-        """Whether there is no more to wish for."""
-        return claimed.drain or len(claimed.leases) == self.claim.max_messages
+        """Whether there is no more to wish for, or to be had: what a repeated call gets says nothing about what is ready."""
+        return claimed.drain or claimed.repeated or len(claimed.leases) == self.claim.max_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +74,13 @@ class Line:
     """Everybody who waits for one queue's messages, or for those of one filter, first come first served."""
 
     def __init__(self, queue: QueueRef, wanted: Filter, serving: Serving, turn: asyncio.Lock) -> None:
-        self.callers: deque[_Caller] = deque()
+        self.callers: dict[_Caller, None] = {}  # in the order in which they came; whoever is answered leaves at once
         self._queue = queue
         self._serving = serving
         self._place = Place(queue.shard, queue.id, wanted)
         self._aside = Aside()
+        self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
+        self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that all of it got leases from, as more may be ready
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
         self.turn = turn  # all lines of a queue have one: leases are granted, or given back, but never both at once
@@ -96,16 +88,17 @@ class Line:
 
     async def stand(self, wanted: Claim, wait: float) -> Claimed:
         caller = _Caller(self._queue, wanted, patient=wait > 0)
-        self.callers.append(caller)
+        self.callers[caller] = None
+        if not caller.patient:
+            self._impatient[caller] = None
         self.wake()
         if self._server is None:
             self._server = asyncio.create_task(self._serve(), name=f"claims for queue {self._queue.id}")
-        timer = asyncio.get_running_loop().call_later(wait, caller.lose_patience) if wait > 0 else None
+        timer = asyncio.get_running_loop().call_later(wait, self._lose_patience, caller) if wait > 0 else None
         try:
             return await caller.answer
         except asyncio.CancelledError:
-            with contextlib.suppress(ValueError):
-                self.callers.remove(caller)
+            self._leave(caller)
             if caller.answer.done() and not caller.answer.cancelled() and caller.answer.exception() is None:
                 await self.give_back(caller.answer.result())
             raise
@@ -136,17 +129,36 @@ class Line:
 
     def dismiss(self, workers: Container[str] | None = None) -> None:
         """Let nobody wait any longer, or none of these workers."""
-        for caller in self.callers:
+        for caller in list(self.callers):
             if workers is None or caller.claim.worker_id in workers:
-                caller.lose_patience()
+                self._lose_patience(caller)
         self.wake()
+
+    def _lose_patience(self, caller: _Caller) -> None:
+        """End the wait, unless a statement is already under way for this call: then its outcome decides."""
+        caller.patient = False
+        if not caller.in_hand:
+            self._settle(caller, Claimed(self._queue, [], caller.tried_at))
+
+    def _settle(self, caller: _Caller, outcome: Claimed | Exception) -> None:
+        """Answer a caller, who leaves the line."""
+        self._leave(caller)
+        if caller.answer.done():
+            return
+        if isinstance(outcome, Exception):
+            caller.answer.set_exception(outcome)
+        else:
+            caller.answer.set_result(outcome)
+
+    def _leave(self, caller: _Caller) -> None:
+        self.callers.pop(caller, None)
+        self._impatient.pop(caller, None)
 
     async def _serve(self) -> None:
         try:
             while self.callers:
                 self._woken.clear()
                 all_served = await self._serve_batch()
-                self.callers = deque(caller for caller in self.callers if not caller.answer.done())
                 if self.callers and not all_served:
                     await self._nap()
         finally:
@@ -159,9 +171,11 @@ class Line:
             return
 
     async def _serve_batch(self) -> bool:
-        """Serve the head of the line. Returns whether everybody in it got all the leases they asked for."""
-        standing = list(self.callers)
+        """Serve the head of the line. Returns whether everybody in it got all there is for them, so that more may be ready."""
+        impatient = list(self._impatient)
         batch = self._head()
+        if not batch:
+            await asyncio.sleep(0)  # those who are left have gone, and leave the line when they hear of it
         try:
             async with self.turn:
                 answers = await self._grant(batch)
@@ -169,17 +183,17 @@ class Line:
                 await self._answer(caller, claimed)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for
             for caller in batch:
-                if not caller.answer.done():
-                    caller.answer.set_exception(error)
+                self._settle(caller, error)
             return True
         finally:
             for caller in batch:
                 caller.in_hand = False
         if all(caller.is_served_by(claimed) for caller, claimed in zip(batch, answers, strict=True)):
+            self._batch_callers = min(_BATCH_SLOTS, 2 * self._batch_callers)
             return True
-        for caller in standing:
-            if not caller.patient:
-                caller.send_away()
+        self._batch_callers = _FIRST_BATCH_CALLERS
+        for caller in impatient:
+            self._settle(caller, Claimed(self._queue, [], caller.tried_at))
         return False
 
     def _head(self) -> list[_Caller]:
@@ -190,7 +204,7 @@ class Line:
         for caller in self.callers:
             if caller.answer.done() or caller.claim.name in names:
                 continue
-            if batch and slots + caller.claim.max_messages > _BATCH_SLOTS:
+            if batch and (slots + caller.claim.max_messages > _BATCH_SLOTS or len(batch) == self._batch_callers):
                 break
             caller.in_hand = True
             caller.tried_at = time.monotonic()
@@ -204,7 +218,7 @@ class Line:
         if caller.answer.done():
             await self.give_back(claimed)
         elif claimed.leases or claimed.drain or not caller.patient:
-            caller.answer.set_result(claimed)
+            self._settle(caller, claimed)
 
     async def _grant(self, batch: list[_Caller]) -> list[Claimed]:
         """Grant leases to the callers; if Postgres refuses, to each by itself, so that none pays for another (design rule 10)."""

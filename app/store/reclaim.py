@@ -19,15 +19,19 @@ _RETURNED_AND_NOTED = end_attempts(
     counters=f"{counted('expired_count', 'ended.is_attempt::int')}, {counted('unconfirmed_count', '(not ended.is_attempt)::int')}",
 )
 
+_EARLY = "0.2 s"
+
 RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages; dead-letter
 -- queues, shared.
 -- Index: lease_due stops at the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 -- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
+-- Those that were extended are looked at a moment early: leases that are beaten for would else be looked at one by one.
 with due as materialized (
     select shard, message_id, expires_at
     from lease
-    where shard = $1 and check_at <= now() and generation > 0 and message_id <> all($3::bigint[])
+    where shard = $1 and check_at <= now() + interval '{_EARLY}' and generation > 0 and message_id <> all($3::bigint[])
+      and (check_at <= now() or expires_at > check_at)
     order by check_at
     limit $2
     for update skip locked
