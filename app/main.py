@@ -35,7 +35,7 @@ Delivery is at least once, completion at most once. What drives a client is a du
 moments are for people. Errors are RFC 9457 problems with a stable `code`.
 """
 
-_GC_THRESHOLDS = (10_000, 20, 20)
+_GC_THRESHOLDS = (10_000, 10, 10)
 
 _TAGS = [
     {"name": "queues", "description": "Named streams of messages, each with its own configuration."},

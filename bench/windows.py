@@ -13,7 +13,7 @@ from bench.tables import rows
 from bench.world import memory_bytes
 
 _CALLERS = 8
-_SIZES = "select relname, pg_relation_size(oid) from pg_class where relname in ('lease', 'lease_pkey', 'lease_check', 'message_ready')"
+_SIZES = "select relname, pg_relation_size(oid) from pg_class where relname in ('lease', 'lease_pkey', 'lease_due', 'message_ready')"
 
 
 @dataclass(frozen=True, slots=True)

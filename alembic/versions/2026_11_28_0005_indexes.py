@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from alembic import op
+from sqlalchemy import text
 
 revision = "0005"
 down_revision = "0004"
@@ -46,8 +47,10 @@ def downgrade() -> None:
 
 
 def _create(indexes: Mapping[str, str]) -> None:
-    _drop(indexes)  # one that an earlier try left half made is of no use
+    half_made = text("select count(*) from pg_index where indexrelid = to_regclass(:name) and not indisvalid")
     for name, definition in indexes.items():
+        if not op.get_context().as_sql and op.get_bind().scalar(half_made, {"name": name}):
+            _drop([name])  # an earlier try did not come to its end
         op.execute("create " + definition.format(f"concurrently if not exists {name}"))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from alembic import op
+from sqlalchemy import text
 
 revision = "0007"
 down_revision = "0006"
@@ -36,9 +37,11 @@ def downgrade() -> None:
 
 
 def _exchange(new: Mapping[str, str], old: Mapping[str, str]) -> None:
+    half_made = text("select count(*) from pg_index where indexrelid = to_regclass(:name) and not indisvalid")
     with op.get_context().autocommit_block():
         for name, definition in new.items():
-            op.execute(f"drop index concurrently if exists {name}")  # one that an earlier try left half made is of no use
+            if not op.get_context().as_sql and op.get_bind().scalar(half_made, {"name": name}):
+                op.execute(f"drop index concurrently {name}")  # an earlier try did not come to its end
             op.execute("create " + definition.format(f"concurrently if not exists {name}"))
         for name in old:
             op.execute(f"drop index concurrently if exists {name}")

@@ -71,7 +71,7 @@ derived as (
     from changed
     where queue.id = changed.id
 )
-select count(*) as asked, max(id) as last from asked
+select exists (select from mine) as mine, count(*) as asked, max(id) as last from asked
 """
 
 
@@ -86,6 +86,8 @@ class Deriver:
     async def derive(self) -> bool:
         """Derive the times of some adaptive queues, and drop those of some that are so no more. Returns whether there are others."""
         (row,) = await fetch(self._pool, DERIVE, self._shard, self._last)
+        if not row["mine"]:
+            return False
         more: bool = row["asked"] == _BATCH
         self._last = row["last"] if more else 0
         return more

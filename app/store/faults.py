@@ -49,6 +49,7 @@ _GONE = (
     asyncpg.InvalidCatalogNameError,
     asyncpg.UndefinedTableError,
     asyncpg.InternalClientError,
+    asyncpg.IdleInTransactionSessionTimeoutError,
     PoolTimeoutError,
 )
 

@@ -56,7 +56,7 @@ with counted as materialized (
         ),
         'workers', (
             select coalesce(json_object_agg(worker_id, leases), '{}')
-            from (select worker_id, count(*) from lease group by worker_id) as holder(worker_id, leases)
+            from (select worker_id, count(*) from lease join queue on queue.id = queue_id group by worker_id) as holder(worker_id, leases)
         )
     ) as value
 )

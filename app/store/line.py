@@ -1,7 +1,8 @@
 """The line in front of one queue: everybody who waits for its messages, or for those of one filter, first come first served.
 
-Whenever the queue may have ready messages, one statement serves as many of the line as it can. If it could not serve all whom it tried
-for, nothing was ready for those who stood in line before it ran: whoever of them does not want to wait is sent away empty.
+Whenever the queue may have ready messages, one statement serves the head of the line, and others those behind, as long as all whom they
+try for are served. If one could not serve all, nothing is ready for those who stood in line before it ran: whoever of them does not want
+to wait is sent away empty.
 """
 
 import asyncio
@@ -51,6 +52,7 @@ class _Caller:
     tried_at: float = field(default_factory=time.monotonic)
     answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
+    stuck: bool = False  # its claim id has leases that it cannot be told of
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain)
@@ -80,7 +82,7 @@ class Line:
         self._place = Place(queue.shard, queue.id, wanted)
         self._aside = Aside()
         self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
-        self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that all of it got leases from, as more may be ready
+        self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that was served, as more may be ready
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
         self.turn = turn  # all lines of a queue have one: leases are granted, or given back, but never both at once
@@ -171,11 +173,9 @@ class Line:
             return
 
     async def _serve_batch(self) -> bool:
-        """Serve the head of the line. Returns whether everybody in it got all there is for them, so that more may be ready."""
+        """Serve the head of the line. Returns whether more may be ready: everybody in it got all there is for them."""
         impatient = list(self._impatient)
         batch = self._head()
-        if not batch:
-            await asyncio.sleep(0)  # those who are left have gone, and leave the line when they hear of it
         try:
             async with self.turn:
                 answers = await self._grant(batch)
@@ -188,13 +188,28 @@ class Line:
         finally:
             for caller in batch:
                 caller.in_hand = False
-        if all(caller.is_served_by(claimed) for caller, claimed in zip(batch, answers, strict=True)):
+        if all(caller.stuck or caller.is_served_by(claimed) for caller, claimed in zip(batch, answers, strict=True)):
             self._batch_callers = min(_BATCH_SLOTS, 2 * self._batch_callers)
-            return True
+            stuck = [caller for caller in batch if caller.stuck]
+            self._put_last(stuck)
+            return len(stuck) < len(batch)
         self._batch_callers = _FIRST_BATCH_CALLERS
-        for caller in impatient:
-            self._settle(caller, Claimed(self._queue, [], caller.tried_at))
+        names = {caller.claim.name for caller in batch if caller.claim.name}
+        for caller in (*batch, *impatient):
+            if caller.patient:
+                continue
+            if caller.claim.name in names and caller not in batch:
+                self.wake()  # it is to find the leases of its namesake
+            else:
+                self._settle(caller, Claimed(self._queue, [], caller.tried_at))
         return False
+
+    def _put_last(self, callers: list[_Caller]) -> None:
+        """Let those of them who still wait stand at the end, so that they keep nobody from being served."""
+        for caller in callers:
+            if caller in self.callers:
+                del self.callers[caller]
+                self.callers[caller] = None
 
     def _head(self) -> list[_Caller]:
         """Take callers in hand, as many as one statement serves. Of several with one name, one: the others will find its leases."""
@@ -206,7 +221,7 @@ class Line:
                 continue
             if batch and (slots + caller.claim.max_messages > _BATCH_SLOTS or len(batch) == self._batch_callers):
                 break
-            caller.in_hand = True
+            caller.in_hand, caller.stuck = True, False
             caller.tried_at = time.monotonic()
             batch.append(caller)
             slots += caller.claim.max_messages
@@ -255,6 +270,7 @@ class Line:
             (claimed,) = await self._grant_together([caller])
         except asyncpg.UniqueViolationError:
             # Another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed.
+            caller.stuck = True
             return caller.claimed([])
         except asyncpg.PostgresError:
             return await self._grant_one(caller)

@@ -17,8 +17,8 @@ _FILTERED_TWICE = "message.shard = $1 and message.queue_id = $2 and message.stat
 _TIMES = {"visibility_timeout": VISIBILITY_TIMEOUT, "extension": EXTENSION, "beat_interval": BEAT_INTERVAL}
 
 _PICK = """
--- Locks: the messages picked, skipping those in other hands; and the queue, shared, after the first of them. Only its reconfiguration and
--- its deletion keep that waiting.
+-- Locks: the messages picked, skipping those in other hands; and the queue, shared, after the first of them. Who changes it or counts its
+-- leases keeps that waiting, for moments.
 -- Index: {index}, by one probe per fairness key (loose index scan) and one range per key visited; message_pkey; queue_pkey;
 -- worker_draining; lease_of_worker, to count the leases of a queue that limits them.
 -- No row is read that is not ready. `visited` starts at the key whose turn it is and goes once around, no further than the batch needs.
@@ -152,7 +152,7 @@ def _pick_by_type(index: str, ready: str) -> str:
             order by candidate.priority desc, candidate.id
         ) as candidate
         join message on message.shard = candidate.shard and message.id = candidate.id
-        where case message.status when 'pending' then true end  -- still, as locked; in a form that no index is looked for
+        where case message.status when 'pending' then message.queue_id = $2 end  -- still, as locked; in a form that no index is looked for
         order by candidate.priority desc, candidate.id
         limit turn.allowance
         for update of message skip locked

@@ -20,26 +20,43 @@ _RETURNED_AND_NOTED = end_attempts(
 )
 
 _EARLY = "0.2 s"
+_MOST_EARLY = 200
 
 RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages; dead-letter
 -- queues, shared.
--- Index: lease_due stops at the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
+-- Index: lease_due, up to the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
 -- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
--- Those that were extended are looked at a moment early: leases that are beaten for would else be looked at one by one.
+-- Of the next few to come due, those that were extended are moved with them: they would else wake the timer one by one.
 with due as materialized (
     select shard, message_id, expires_at
     from lease
-    where shard = $1 and check_at <= now() + interval '{_EARLY}' and generation > 0 and message_id <> all($3::bigint[])
-      and (check_at <= now() or expires_at > check_at)
+    where shard = $1 and check_at <= now() and generation > 0 and message_id <> all($3::bigint[])
     order by check_at
     limit $2
     for update skip locked
 ),
+early as materialized (
+    select locked.*
+    from (
+        select message_id, check_at, expires_at
+        from lease
+        where shard = $1 and check_at > now() and check_at <= now() + interval '{_EARLY}' and generation > 0
+        order by check_at
+        limit case when $2 > 1 then {_MOST_EARLY} else 0 end  -- a batch of one looks for the culprit of those that are due
+    ) as ahead
+    cross join lateral (
+        select shard, message_id, expires_at
+        from lease
+        where lease.shard = $1 and lease.message_id = ahead.message_id
+        for update skip locked
+    ) as locked
+    where ahead.expires_at > ahead.check_at
+),
 moved as (
-    update lease set check_at = due.expires_at
-    from due
-    where due.expires_at > now() and lease.shard = due.shard and lease.message_id = due.message_id
+    update lease set check_at = looked_at.expires_at
+    from (select * from due union all select * from early) as looked_at
+    where looked_at.expires_at > now() and lease.shard = looked_at.shard and lease.message_id = looked_at.message_id
 ),
 ended as (
     delete from lease

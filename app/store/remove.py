@@ -27,10 +27,10 @@ released as (
     delete from lease using ended where lease.shard = ended.shard and lease.message_id = ended.message_id
 ),
 found as materialized (
-    select message.shard, message.id
+    select message.shard, message.id, message.queue_id
     from gone
     cross join lateral (
-        select shard, id
+        select shard, id, queue_id
         from message
         where message.shard = gone.shard and message.queue_id = gone.id and message.status <> '' and not exists (select from ended)
         limit $1
@@ -41,7 +41,9 @@ doomed as materialized (
     select found.*
     from found
     cross join lateral (
-        select from message where message.shard = found.shard and message.id = found.id for update
+        select from message
+        where message.shard = found.shard and message.id = found.id and message.queue_id = found.queue_id  -- still, as locked
+        for update
     ) as message
 ),
 forgotten as (

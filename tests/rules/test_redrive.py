@@ -1,5 +1,6 @@
 """Redrive: dead letters go back with a fresh budget, and all else as it was."""
 
+import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
@@ -43,6 +44,25 @@ def test_a_redriven_message_has_a_fresh_budget_and_all_else_as_it_was(
     lease = api.claim_one(queue)
     assert (lease["attempt"], lease["generation"], lease["message"]["detail"]) == (1, 3, {"step": "two"})
     assert [result["status"] for result in api.nack(lease["receipt"], error="again")] == ["requeued"]
+
+
+@pytest.mark.scar(51)
+async def test_a_message_that_is_sent_on_as_its_queue_is_deleted_stays(start_server: Callable[..., Server], database_url: str) -> None:
+    """The deleted queue's messages are removed while the redrive of one of them is not committed yet."""
+    api = start_server().api
+    api.put_queue("dead")
+    kept, _ = api.send("dead", "kept", "doomed")
+    async with holding(
+        database_url, "update message set queue_id = (select id from queue where name = 'default') where id = $1", int(kept)
+    ) as sql:
+        api.call("DELETE", "/queues/dead", params={"force": True}, expect=204)
+        await waiting_for_a_lock(sql, "with gone as")
+        await sql.execute("commit")
+        async with asyncio.timeout(20):
+            while await sql.fetchval("select count(*) from deleted_queue"):  # noqa: ASYNC110 - nothing tells when it is through
+                await asyncio.sleep(0.05)
+        assert [row["id"] for row in await sql.fetch("select id from message")] == [int(kept)]
+    assert api.claim_one("default")["message"]["id"] == kept
 
 
 @pytest.mark.scar(51)

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 from harness.api import Api
 from harness.operating import RARELY
-from harness.plans import explain, fill, rows_read, scans
+from harness.plans import Node, explain, fill, rows_read, scans
 from harness.postgres import number
 from harness.server import Server
 from harness.wait import until
@@ -130,10 +130,15 @@ async def test_ac7_the_check_scans_from_the_earliest_and_stops_at_the_first_that
     )
     for limit, read in ((1000, 20), (5, 5)):
         nodes = await explain(sql, RECLAIM, 0, limit, [])
-        (earliest,) = (node for node in scans(nodes, "lease") if node["Index Name"] == "lease_due")
+        # The other scan is for those that come due next, and begins behind what is due.
+        earliest, _ = sorted((each for each in scans(nodes, "lease") if each["Index Name"] == "lease_due"), key=begins_later)
         assert (earliest["Actual Rows"], earliest["Actual Loops"], earliest.get("Rows Removed by Filter", 0)) == (read, 1, 0)
         assert rows_read(nodes, "lease") <= 3 * read  # found, and looked up once more to be moved or to be ended
     await sql.close()
+
+
+def begins_later(scan: Node) -> bool:
+    return "check_at >" in scan["Index Cond"]
 
 
 # --- integration tests
