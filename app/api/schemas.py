@@ -547,7 +547,7 @@ class LastScan(RecoveryStats):
 class Recovery(Wire):
     """What the sweeps of all replicas have done since the database was made. Each sweep is counted once.
 
-    What a replica that is killed did in its last five seconds is missing.
+    What a replica that is killed reclaimed in its last moments may be missing.
     """
 
     is_running: bool = Field(description="Whether this replica's timer keeps up.", examples=[True])

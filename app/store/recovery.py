@@ -1,6 +1,7 @@
 """Recovery: what the sweeps of all replicas have done, in one row (seed 003, `RecoveryStats` and `get_statistics`)."""
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -59,6 +60,7 @@ class Recovery:
         self._last = RecoveryStats()
         self._ended = 0.0
         self._saving = asyncio.Lock()
+        self._found = asyncio.Event()
 
     def note(self, stats: RecoveryStats) -> None:
         """Count a sweep that has just ended: once, here and nowhere else (scar 33)."""
@@ -71,6 +73,14 @@ class Recovery:
             errors=stats.errors,
         )
         self._last, self._ended = stats, time.monotonic()
+        if stats.expired_found:
+            self._found.set()
+
+    async def found_something(self, patience: float) -> None:
+        """Return when a sweep has found leases that ran out since this returned last, or after `patience` seconds."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._found.wait(), patience)
+        self._found.clear()
 
     async def save(self) -> None:
         """Add what is noted to the totals. Whoever stops waiting for that does not interrupt it, so that it is not done twice.

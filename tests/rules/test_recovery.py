@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness.api import Api, Json
-from harness.postgres import execute
+from harness.postgres import execute, number
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
@@ -134,3 +134,13 @@ def test_what_one_replica_did_reaches_the_others_by_itself(start_server: Callabl
 def test_a_sweep_takes_nothing_but_an_empty_object(api: Api) -> None:
     assert_problem(api.client.post("/recovery/sweep", json={"dry_run": True}), 422, "invalid-request")
     assert_problem(api.client.post("/recovery/sweep", content=b"{}"), 415, "unsupported-media-type")
+
+
+@pytest.mark.scar(33)
+def test_what_a_sweep_found_is_kept_if_its_replica_is_killed_soon_after(start_server: Callable[..., Server], database_url: str) -> None:
+    server = start_server()
+    server.api.send("default", *range(20))
+    server.api.claim("default", max_messages=20, visibility_timeout=0.1)
+    until(lambda: number(database_url, "select expired from recovery") == 20, timeout=4)  # others are saved every five seconds
+    server.kill()
+    assert start_server().api.call("GET", "/recovery")["total_expired"] == 20
