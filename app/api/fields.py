@@ -86,7 +86,7 @@ ErrorText = Annotated[str, StringConstraints(max_length=8192, pattern=NO_NUL)]
 def _countable(seconds: float) -> float:
     """Refuse what Postgres, which counts microseconds, would take for nothing or choke on."""
     if 0 < seconds < LEAST_DELAY_S:
-        raise PydanticCustomError("too_short", "a delay is 0 or at least {least} seconds", {"least": f"{LEAST_DELAY_S:f}"})
+        raise PydanticCustomError("too_short", "a time is 0 or at least {least} seconds", {"least": f"{LEAST_DELAY_S:f}"})
     return seconds
 
 

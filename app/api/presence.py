@@ -36,7 +36,7 @@ async def unless_gone_by_then(request: Request, work: Awaitable[T], undo: Callab
     The request's body must have been read.
     """
     done = await work
-    await asyncio.sleep(0)  # as above
+    await asyncio.sleep(0)  # a disconnect that came together with the result is heard in this turn of the loop
     if not _is_gone(request):
         return done
     await undo(done)
@@ -44,7 +44,10 @@ async def unless_gone_by_then(request: Request, work: Awaitable[T], undo: Callab
 
 
 def _is_gone(request: Request) -> bool:
-    """Tell whether the event loop has heard that the client is gone, by one step of a wait for it."""
+    """Tell whether the event loop has heard that the client is gone, by one step of a wait for it.
+
+    That step must get as far as the server's own `receive`: no middleware may wait for anything before it.
+    """
     waiting = request.receive().__await__()
     try:
         next(waiting)
