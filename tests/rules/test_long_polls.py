@@ -97,10 +97,14 @@ class HeldBack:
         await self._until(query, words, at_least)
 
     async def all_done(self) -> None:
-        """Wait until Postgres has answered every statement of the service, and no transaction is open."""
+        """Wait until Postgres has answered every statement of the service, and no transaction is open.
+
+        A service that has been stopped may have begun to prepare a statement: Postgres then waits for the rest, and is active in name only.
+        """
         query = (
             "select count(*) = 0 from pg_stat_activity "
-            "where datname = current_database() and application_name = 'leasebeat' and state <> 'idle'"
+            "where datname = current_database() and application_name = 'leasebeat' and state <> 'idle' "
+            "and (state, wait_event) is distinct from ('active', 'ClientRead')"
         )
         await self._until(query)
 
