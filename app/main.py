@@ -22,6 +22,7 @@ from app.store.recovery import RecoveryStats
 from app.store.store import Store
 from app.telemetry import Observed, Telemetry
 from app.timers.figures import run_figures
+from app.timers.floors import run_floors
 from app.timers.housekeeper import Housekeeper
 from app.timers.recovery import run_recovery
 from app.timers.supervise import supervise
@@ -72,6 +73,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
                 "listener": store.wakeups.listen,
                 "registry": store.registry.run,
                 "figures": partial(run_figures, store.figures),
+                "floors": partial(run_floors, store.parking, database.reads),
                 "recovery": partial(run_recovery, store.recovery),
                 "housekeeper": housekeeper.run,
             },

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import asyncpg
 import uvloop
 
+from app.leases.floors import Floors
 from app.store.ack import ACK
 from app.store.beat import BEAT
 from app.store.claim import CLAIMS
@@ -81,7 +82,20 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, c
         none = [None] * BATCH
         bodies = [str(number) for number in range(BATCH)]
         sent = (0, [queue_id], [queue_id] * BATCH, bodies, none, [0] * BATCH, [0.0] * BATCH, [""] * BATCH, none, none, none)
-        wanted: tuple[object, ...] = (0, queue_id, "", 0, False, [], [worker_id] * BATCH, none, none, none, list(range(BATCH)))
+        wanted: tuple[object, ...] = (
+            0,
+            queue_id,
+            "",
+            0,
+            False,
+            [],
+            [worker_id] * BATCH,
+            *Floors().stretches(),
+            none,
+            none,
+            none,
+            list(range(BATCH)),
+        )
         done = 0
         until = time.monotonic() + seconds
         while time.monotonic() < until:

@@ -8,6 +8,7 @@ from datetime import datetime
 
 import asyncpg
 
+from app.leases.floors import Floors, Taken
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
@@ -183,12 +184,16 @@ class Granted:
 
 @dataclass(slots=True)
 class Place:
-    """Where one replica serves the claims of one queue and filter from: whose turn it is, and whether the queue limits its leases."""
+    """Where one replica serves the claims of one queue and filter from.
+
+    Whose turn it is, behind what nothing is ready, and whether the queue limits its leases.
+    """
 
     shard: int
     queue_id: int
     filter: Filter = ANYTHING
     rotation: Rotation = field(default_factory=Rotation)
+    floors: Floors = field(default_factory=Floors)
     limited: bool = False
 
 
@@ -205,6 +210,7 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
     granted = [Granted() for _ in claims]
     for _ in range(_MAX_ROUNDS):
         left = place.rotation.left
+        place.floors.begin()
         try:
             rows = await _run(pool, place, [claims[call].worker_id for call, _ in slots], aside, *_columns(claims, slots))
         except (asyncpg.PostgresError, StoreError):
@@ -215,6 +221,7 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
             raise QueueGoneError(place.queue_id)
         terms = _Terms(**json.loads(rows[0]["terms"]))
         leased = [row for row in rows if row["id"] is not None]
+        place.floors.took([Taken((row["fairness_key"], -row["priority"]), row["id"]) for row in leased])
         for row in leased:
             granted[slots[row["slot"] - 1][0]].leases.append(GrantedLease(*row[2:]))
         served = [slots[slot - 1] for slot in terms.served] if terms.served is not None else slots
@@ -234,8 +241,15 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
 
 async def first_ready(pool: Pool, place: Place, aside: Collection[int]) -> int | None:
     """Return the message that a claim for one would pick."""
-    rows = await fetch(pool, _PEEKS[place.filter.pick], *_whereabouts(place), True, aside, [""], *place.filter.arguments)
+    rows = await fetch(pool, _PEEKS[place.filter.pick], *_pick_arguments(place, aside, [""], holding=True))
     return rows[0]["id"] if rows else None
+
+
+async def first_below(pool: Pool, place: Place, aside: Collection[int]) -> int | None:
+    """Return the first message that is ready although a floor has left it behind: this replica has not heard of it."""
+    rows = await fetch(pool, place.filter.pick.below, place.shard, place.queue_id, *place.floors.columns(), aside, *place.filter.arguments)
+    lowest: int | None = rows[0]["lowest"]
+    return lowest
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,14 +269,19 @@ class _Terms:
 
 
 async def _run(pool: Pool, place: Place, workers: list[str], aside: Collection[int], *columns: object) -> list[Row]:
-    arguments = (*_whereabouts(place), place.limited, aside, workers, *place.filter.arguments, *columns)
+    arguments = (*_pick_arguments(place, aside, workers, holding=place.limited), *columns)
     if place.limited:
         return await fetch_holding(pool, _HOLD_QUEUE, place.queue_id, CLAIMS[place.filter.pick], *arguments)
     return await fetch(pool, CLAIMS[place.filter.pick], *arguments)
 
 
-def _whereabouts(place: Place) -> tuple[object, ...]:
-    return (place.shard, place.queue_id, place.rotation.fairness_key, place.rotation.left)
+def _pick_arguments(place: Place, aside: Collection[int], workers: list[str], *, holding: bool) -> tuple[object, ...]:
+    rotation = place.rotation
+    return (
+        *(place.shard, place.queue_id, rotation.fairness_key, rotation.left, holding, aside, workers),
+        *place.floors.stretches(),
+        *place.filter.arguments,
+    )
 
 
 def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[object, ...]:

@@ -15,7 +15,7 @@ import asyncpg
 import structlog
 
 from app.store.aside import Aside
-from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Place, claim, first_ready, repeated
+from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Place, claim, first_below, first_ready, repeated
 from app.store.database import Pool
 from app.store.pick import ANYTHING, Filter
 from app.store.queues import QueueRef
@@ -126,8 +126,18 @@ class Line:
             if claimed.name not in self._inherited:
                 await self._serving.release(claimed.leases)
 
-    def wake(self) -> None:
+    def wake(self, lowest: int | None = None) -> None:
+        """Serve those who wait: messages may be ready, of which those from the id `lowest` on may be older than what was claimed last."""
+        if lowest is not None:
+            self._place.floors.lower(lowest)
         self._woken.set()
+
+    async def look_below(self, pool: Pool) -> None:
+        """Look for messages that are ready, and that no claim would find because this replica has not heard of it."""
+        if self._place.floors:
+            lowest = await first_below(pool, self._place, self._aside.ids())
+            if lowest is not None:
+                self.wake(lowest)
 
     def dismiss(self, workers: Container[str] | None = None) -> None:
         """Let nobody wait any longer, or none of these workers."""

@@ -34,6 +34,9 @@ from app.leases.states import CheckpointKind, Reason, Status
 
 STATUSES: tuple[str, ...] = get_args(Status)
 
+_RANK = text("(-priority::int)")
+"""What ready messages of one fairness key are ordered by. All in their indexes goes up, so that a claim can begin within one."""
+
 message_ids = Sequence("message_id_seq", metadata=SQLModel.metadata, data_type=BigInteger)
 
 
@@ -110,9 +113,7 @@ class Message(SQLModel, table=True):
         CheckConstraint(
             "(ended_by is null) = (generation = 0 or status = 'in_progress')", name=conv("message_ended_by_names_newest_lease")
         ),
-        Index(
-            "message_ready", "shard", "queue_id", "fairness_key", text("priority desc"), "id", postgresql_where=text("status = 'pending'")
-        ),
+        Index("message_ready", "shard", "queue_id", "fairness_key", _RANK, "id", postgresql_where=text("status = 'pending'")),
         Index("message_due", "shard", "available_at", postgresql_where=text("status = 'scheduled'")),
         # The condition holds for every row. It keeps this index from statements that look messages up by id: while the table is small,
         # Postgres would take it for as good as the primary key, and keep that plan.
@@ -131,7 +132,7 @@ class Message(SQLModel, table=True):
             "queue_id",
             "work_type",
             "fairness_key",
-            text("priority desc"),
+            _RANK,
             "id",
             postgresql_where=text("status between 'pending' and 'pending' and work_type is not null"),
         ),
@@ -141,7 +142,7 @@ class Message(SQLModel, table=True):
             "queue_id",
             "task_id",
             "fairness_key",
-            text("priority desc"),
+            _RANK,
             "id",
             postgresql_where=text("status between 'pending' and 'pending' and task_id is not null"),
         ),
@@ -152,7 +153,7 @@ class Message(SQLModel, table=True):
             "task_id",
             "work_type",
             "fairness_key",
-            text("priority desc"),
+            _RANK,
             "id",
             postgresql_where=text("status > 'in_progress' and status < 'scheduled' and task_id is not null and work_type is not null"),
         ),

@@ -5,6 +5,7 @@ from collections import OrderedDict
 from collections.abc import Container, Iterable
 
 from app.store.claim import Claim
+from app.store.database import Pool
 from app.store.line import Claimed, Line, Serving
 from app.store.pick import Filter
 from app.store.queues import QueueRef
@@ -44,14 +45,25 @@ class Parking:
         """Release leases that nobody was there to take."""
         await self._line(claimed.queue, claimed.filter).give_back(claimed)
 
-    def wake(self, queue_ids: Iterable[int]) -> None:
-        """Serve the lines of these queues: they may have ready messages."""
+    def wake(self, queue_ids: Iterable[int], lowest: int | None = None) -> None:
+        """Serve the lines of these queues: they may have ready messages, from the id `lowest` on, or those that were ready before."""
         for queue_id in queue_ids:
             for line in self._of_queue.get(queue_id, {}).values():
-                line.wake()
+                line.wake(lowest)
 
     def wake_all(self) -> None:
-        self.wake(list(self._of_queue))
+        """Serve all lines, for whatever they may have missed."""
+        self.wake(list(self._of_queue), lowest=0)
+
+    async def look_below(self, pool: Pool) -> None:
+        """Have each line look for messages that it has left behind.
+
+        Raises:
+            UnavailableError: Postgres did not answer.
+
+        """
+        for line in list(self._lines.values()):
+            await line.look_below(pool)
 
     def dismiss(self) -> None:
         """Send everybody away empty, and let nobody wait from now on: the service is stopping."""

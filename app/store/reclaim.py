@@ -70,7 +70,7 @@ select
     count(*) as expired,
     count(*) filter (where given_up) as given_up,
     (select count(*) from noted) as noted,
-    array(select distinct unnest(wakes) from returned) as wakes,
+    array(select distinct unnest(wakes) from returned) as wakes, min(message_id) as lowest,
     coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
 from returned
 """
@@ -90,9 +90,9 @@ promoted as (
     update message set status = 'pending'
     from due
     where message.shard = due.shard and message.id = due.id
-    returning message.queue_id
+    returning message.queue_id, message.id
 )
-select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as wakes from promoted
+select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as wakes, min(id) as lowest from promoted
 """
 
 _FIRST_LEASE = """
@@ -128,8 +128,8 @@ select extract(epoch from least(
 class Reclaimed:
     """What one batch did.
 
-    `noted` counts the checkpoints, `wakes` are the queues whose parked claims may now get something, and `lag` is the longest time, in
-    seconds, that one of these leases had been over.
+    `noted` counts the checkpoints, `wakes` are the queues whose parked claims may now get something, `lowest` is the first of these
+    messages, and `lag` is the longest time, in seconds, that one of these leases had been over.
     """
 
     looked_at: int
@@ -137,6 +137,7 @@ class Reclaimed:
     given_up: int
     noted: int
     wakes: list[int]
+    lowest: int | None
     lag: float
 
 
@@ -146,6 +147,7 @@ class Promoted:
 
     promoted: int
     wakes: list[int]
+    lowest: int | None
 
 
 async def reclaim(pool: Pool, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:

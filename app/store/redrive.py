@@ -64,21 +64,24 @@ moved as (
         attempt_count = 0, attempts_before = 0, unconfirmed_before = message.unconfirmed_count
     from held
     where message.shard = held.shard and message.id = held.id
-    returning message.queue_id
+    returning message.queue_id, message.id
 )
 select
     (select count(*) from seen) as seen,
     (select max(id) from seen) as last,
     count(*) as redriven,
+    min(id) as lowest,
     coalesce(array_agg(distinct queue_id), array[]::bigint[]) as ready_queues
 from moved
 """
 
 
 async def redrive(
-    pool: Pool, queue: QueueRef, to: str | None, limit: int | None, on_ready: Callable[[Iterable[int]], None]
+    pool: Pool, queue: QueueRef, to: str | None, limit: int | None, on_ready: Callable[[Iterable[int], int | None], None]
 ) -> AsyncGenerator[int]:
-    """Send up to `limit` messages of the queue back, oldest first, and tell which queues are ready. Yields how many, batch by batch.
+    """Send up to `limit` messages of the queue back, oldest first. Yields how many, batch by batch.
+
+    `on_ready` is told which queues have got some, and the first of these messages.
 
     Each message is looked at once: one that comes back while this goes on is not sent on again.
     """
@@ -86,7 +89,7 @@ async def redrive(
     while seen == BATCH_ROWS and limit != 0:
         most = BATCH_ROWS if limit is None else min(limit, BATCH_ROWS)
         (row,) = await fetch(pool, REDRIVE, queue.shard, queue.id, last, most, to, queue.name)
-        on_ready(row["ready_queues"])
+        on_ready(row["ready_queues"], row["lowest"])
         last, seen = row["last"], row["seen"]
         if limit is not None:
             limit -= row["redriven"]

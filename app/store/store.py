@@ -88,7 +88,8 @@ class Store:
             raise verdict
         if isinstance(verdict, Sent) and verdict.stored:
             self.tally.sends += verdict.stored
-            self._note_ready([queue.id], (message.delay for message in messages))
+            lowest = min(message.id for message in verdict.messages if not message.duplicate)
+            self._note_ready([queue.id], lowest, (message.delay for message in messages))
         return verdict
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
@@ -168,13 +169,15 @@ class Store:
         return verdicts
 
     async def ack(self, acks: Sequence[tuple[int, Ack]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("ack", outcomes.ACK, await _submit(self._ack, acks))
+        return self._note_settled("ack", outcomes.ACK, await _submit(self._ack, acks), lowest=None)
 
     async def nack(self, nacks: Sequence[tuple[int, Nack]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("nack", outcomes.NACK, await _submit(self._nack, nacks))
+        verdicts = await _submit(self._nack, nacks)
+        return self._note_settled("nack", outcomes.NACK, verdicts, _lowest_ready(nacks, verdicts))
 
     async def release(self, releases: Sequence[tuple[int, Release]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("release", outcomes.RELEASE, await _submit(self._release, releases))
+        verdicts = await _submit(self._release, releases)
+        return self._note_settled("release", outcomes.RELEASE, verdicts, _lowest_ready(releases, verdicts))
 
     async def reclaim(self, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:
         """Look at a batch of the leases that are due for it. A full batch means that more may be due."""
@@ -182,13 +185,13 @@ class Store:
         if done.expired:
             self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
             self.tally.observe_lag(done.lag)
-        self._note_ready(done.wakes)
+        self._note_ready(done.wakes, done.lowest)
         return done
 
     async def promote(self, shard: int, limit: int, aside: Collection[int]) -> Promoted:
         """Promote a batch of the delayed messages that are due. A full batch means that more may be due."""
         done = await promote(self._pool, shard, limit, aside)
-        self._note_ready(done.wakes)
+        self._note_ready(done.wakes, done.lowest)
         return done
 
     async def first_lease(self, shard: int, aside: Collection[int]) -> int | None:
@@ -203,14 +206,17 @@ class Store:
         """Return the seconds until a lease or a delayed message is due, or None."""
         return await next_due(self._pool, shard, aside)
 
-    def _note_settled(self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError]) -> list[Settled | RowFaultError]:
+    def _note_settled(
+        self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError], lowest: int | None
+    ) -> list[Settled | RowFaultError]:
         settled = [verdict for verdict in verdicts if isinstance(verdict, Settled)]
         self.tally.settles.update((verb, words[verdict.fate]) for verdict in settled)
-        self._note_ready({queue_id for verdict in settled for queue_id in verdict.wakes}, (verdict.wait for verdict in settled))
+        self._note_ready({queue_id for verdict in settled for queue_id in verdict.wakes}, lowest, (verdict.wait for verdict in settled))
         return verdicts
 
-    def _note_ready(self, queue_ids: Iterable[int], delays: Iterable[float] = ()) -> None:
-        self.wakeups.ready(queue_ids)
+    def _note_ready(self, queue_ids: Iterable[int], lowest: int | None = None, delays: Iterable[float] = ()) -> None:
+        """Tell claims that messages from the id `lowest` on may be ready, if not None, and the timer of those that will be later."""
+        self.wakeups.ready(queue_ids, lowest)
         if soonest := min((delay for delay in delays if delay > 0), default=None):
             self.alarm.set(soonest)
 
@@ -227,6 +233,12 @@ class Store:
             await self.release([(lease.shard, Release(lease.message_id, lease.generation)) for lease in leases])
         except StoreError as error:
             log.warning("leases not given back; they will run out", leases=len(leases), reason=str(error))
+
+
+def _lowest_ready(rows: Sequence[tuple[int, Nack | Release]], verdicts: Sequence[Settled | RowFaultError]) -> int | None:
+    """Return the first message that may be ready again, if any."""
+    ready = (row.message_id for (_, row), verdict in zip(rows, verdicts, strict=True) if isinstance(verdict, Settled) and verdict.wakes)
+    return min(ready, default=None)
 
 
 async def _submit(lanes: Lanes[RowT, VerdictT], rows: Sequence[tuple[int, RowT]]) -> list[VerdictT | RowFaultError]:

@@ -20,7 +20,7 @@ from app.store.workers import CHANNEL as WORKERS_CHANNEL
 
 _CHANNEL = "leasebeat_ready"
 _THROTTLE_S = 0.02
-_QUEUES_PER_NOTIFICATION = 300  # a payload is limited to 8000 bytes
+_QUEUES_PER_NOTIFICATION = 150  # a payload is limited to 8000 bytes
 _RECONNECT_S = 0.5
 
 _NOTIFY = """
@@ -39,13 +39,16 @@ class Wakeups:
         self._parking = parking
         self._registry = registry
         self._replica = uuid.uuid4().hex
-        self._unsent: set[int] = set()
+        self._unsent: dict[int, int | None] = {}
         self._has_unsent = asyncio.Event()
 
-    def ready(self, queue_ids: Iterable[int]) -> None:
+    def ready(self, queue_ids: Iterable[int], lowest: int | None = None) -> None:
+        """Tell that claims on these queues may get something: messages from the id `lowest` on, or those that were ready before."""
         queue_ids = list(queue_ids)
-        self._parking.wake(queue_ids)
-        self._unsent.update(queue_ids)
+        self._parking.wake(queue_ids, lowest)
+        for queue_id in queue_ids:
+            known = self._unsent.get(queue_id)
+            self._unsent[queue_id] = lowest if known is None else known if lowest is None else min(known, lowest)
         if self._unsent:
             self._has_unsent.set()
 
@@ -54,11 +57,12 @@ class Wakeups:
         while True:
             await self._has_unsent.wait()
             self._has_unsent.clear()
-            queue_ids = [self._unsent.pop() for _ in range(min(len(self._unsent), _QUEUES_PER_NOTIFICATION))]
+            queues = [self._unsent.popitem() for _ in range(min(len(self._unsent), _QUEUES_PER_NOTIFICATION))]
             if self._unsent:
                 self._has_unsent.set()
+            payload = " ".join(str(queue_id) if lowest is None else f"{queue_id}:{lowest}" for queue_id, lowest in queues)
             try:
-                await fetch(self._database.work, _NOTIFY, _CHANNEL, f"{self._replica} {' '.join(map(str, queue_ids))}")
+                await fetch(self._database.work, _NOTIFY, _CHANNEL, f"{self._replica} {payload}")
             except UnavailableError:
                 log.warning("notification not sent; the other replicas will find out by polling")
             await asyncio.sleep(_THROTTLE_S)
@@ -86,9 +90,11 @@ class Wakeups:
             connection.terminate()
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        replica, *queue_ids = str(payload).split()
-        if replica != self._replica:
-            self._parking.wake(map(int, queue_ids))
+        replica, *queues = str(payload).split()
+        if replica == self._replica:
+            return
+        for queue_id, _, lowest in (each.partition(":") for each in queues):
+            self._parking.wake([int(queue_id)], int(lowest) if lowest else None)
 
     def _heard_of_worker(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         self._registry.heard(str(payload))

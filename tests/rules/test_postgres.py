@@ -17,6 +17,7 @@ from harness.server import Server
 from harness.wait import until
 
 import app
+from app.leases.floors import Floors
 from app.store.ack import ACK
 from app.store.beat import BEAT
 from app.store.claim import CLAIMS, REPEATED
@@ -100,7 +101,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
     if vacuumed:
         await own_sql.execute("vacuum (analyze) message, lease, checkpoint, send_request")
     ids, words, nothing = [1, 2, 3], ["1", "2", "3"], [None] * 3
-    turn: tuple[Any, ...] = (1, "", 0, True, [], ["w"] * 3)
+    turn: tuple[Any, ...] = (1, "", 0, True, [], ["w"] * 3, *Floors().stretches())
     own_indexes = {
         "claim": {"message_ready"},
         "claim by type": {"message_ready_by_type"},

@@ -11,6 +11,7 @@ from harness.postgres import Databases
 from harness.server import Server
 from harness.wait import until
 
+from app.leases.floors import Floors
 from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
 from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE
@@ -200,4 +201,18 @@ def claim_arguments(kind: str, *, queue_id: int = 1, holding: bool = False) -> t
     """Return the arguments of a claim of ten, on behalf of one call, by a replica at some key in the middle."""
     nothing = [None] * SLOTS
     _, wanted = KINDS[kind]
-    return (0, queue_id, "key-5", 0, holding, [], ["worker"] * SLOTS, *wanted, nothing, nothing, nothing, list(range(SLOTS)))
+    return (
+        0,
+        queue_id,
+        "key-5",
+        0,
+        holding,
+        [],
+        ["worker"] * SLOTS,
+        *Floors().stretches(),
+        *wanted,
+        nothing,
+        nothing,
+        nothing,
+        list(range(SLOTS)),
+    )
