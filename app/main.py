@@ -56,7 +56,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         database = await open_database(database_url)
         store = Store(database, shards=settings.shards, poll=settings.sweep_interval, queue_limit=settings.queue_limit)
-        timer = Timer(store, longest_sleep=settings.sweep_interval)
+        timer = Timer(store, database.timer, longest_sleep=settings.sweep_interval)
         housekeeper = Housekeeper(database.work, store.shards)
 
         async def sweep() -> RecoveryStats:

@@ -20,13 +20,19 @@ where name = '{QUEUE}'
 """
 
 _LEASED = """
--- As they are a while after their claims: each extended within the last fifth of its length, their looks spread over time.
-insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id)
-select shard, id, queue_id, generation, now(), now() + (0.8 + 0.2 * random()) * length, now() + 0.8 * random() * length,
-       now() + interval '12 hours', 'worker-' || id % 1000
-from message
-cross join make_interval(secs => $1) as length
-where status = 'in_progress' and not exists (select from lease where lease.shard = message.shard and message_id = id)
+-- As they are a while after their claims: each extended within the last fifth of its length, their next looks spread over time.
+with leased as (
+    insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id)
+    select shard, id, queue_id, generation, now(), now() + (0.8 + 0.2 * random()) * length, 'infinity', now() + interval '12 hours',
+           'worker-' || id % 1000
+    from message
+    cross join make_interval(secs => $1) as length
+    where status = 'in_progress' and not exists (select from lease where lease.shard = message.shard and message_id = id)
+    returning *
+)
+insert into recheck (shard, check_at, message_id, generation)
+select shard, now() + 0.8 * random() * make_interval(secs => $1), message_id, generation
+from leased
 """
 
 _INDEXES = "select indexname, indexdef from pg_indexes where tablename in ('message', 'lease') and indexname !~ '_pkey$'"
@@ -52,8 +58,8 @@ async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) ->
         await sql.execute(_LEASED, lease_s)
         for index in indexes:  # built at once, which takes a fraction of the time
             await sql.execute(index["indexdef"])
-        await sql.execute("vacuum analyze message")
-        await sql.execute("vacuum analyze lease")
+        for table in ("message", "lease", "recheck"):
+            await sql.execute(f"vacuum analyze {table}")
         await sql.execute("checkpoint")
     finally:
         await sql.close()

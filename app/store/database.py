@@ -1,7 +1,7 @@
 """The ways to Postgres.
 
-Beats have a pool of their own, so that no flood of other calls delays them (design rule 11). People's reads have another, and what is
-rare goes through SQLAlchemy.
+Beats have a pool of their own, so that no flood of other calls delays them (design rule 11), and so has the timer (rule 8). People's
+reads have another, and what is rare goes through SQLAlchemy.
 Hot statements stand alone and never change session state, so a connection needs no reset between uses.
 """
 
@@ -25,6 +25,7 @@ T = TypeVar("T")
 
 STATEMENT_TIMEOUT_S = 30.0
 _BEAT_CONNECTIONS = 2
+_TIMER_CONNECTIONS = 2
 _WORK_CONNECTIONS = 8
 _READ_CONNECTIONS = 4
 _ENGINE_CONNECTIONS = 2
@@ -60,6 +61,7 @@ class Database:
 
     url: str
     beats: Pool
+    timer: Pool
     work: Pool
     reads: Pool
     reading: AsyncEngine
@@ -67,7 +69,7 @@ class Database:
 
     async def close(self) -> None:
         """Close every connection. A pool that cannot close in time, because a statement hangs, is cut off."""
-        for pool in (self.beats, self.work, self.reads):
+        for pool in (self.beats, self.timer, self.work, self.reads):
             try:
                 await asyncio.wait_for(pool.close(), _CLOSE_TIMEOUT_S)
             except TimeoutError:
@@ -88,6 +90,7 @@ async def open_database(url: str) -> Database:
     return Database(
         url,
         beats=await _pool(url, _BEAT_CONNECTIONS, HOT_SESSION),
+        timer=await _pool(url, _TIMER_CONNECTIONS, HOT_SESSION),
         work=await _pool(url, _WORK_CONNECTIONS, HOT_SESSION),
         reads=await _pool(url, _READ_CONNECTIONS, _SESSION),
         reading=open_engine(url, _SESSION),

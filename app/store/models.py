@@ -48,8 +48,8 @@ def _total() -> Column[int]:
     return Column(BigInteger, nullable=False, server_default=text("0"))
 
 
-def _moment(*, default: bool = False, nullable: bool = False) -> Column[datetime]:
-    return Column(DateTime(timezone=True), nullable=nullable, server_default=text("now()") if default else None)
+def _moment(*, default: bool = False, nullable: bool = False, key: bool = False) -> Column[datetime]:
+    return Column(DateTime(timezone=True), nullable=nullable, server_default=text("now()") if default else None, primary_key=key)
 
 
 class Queue(SQLModel, table=True):
@@ -197,7 +197,10 @@ class Message(SQLModel, table=True):
 
 
 class Lease(SQLModel, table=True):
-    """One row per active lease. No index has `expires_at`, so a beat is a heap-only update; the timer's index has `check_at`."""
+    """One row per active lease. No index has `expires_at`, so a beat is a heap-only update; the timer's index has `check_at`.
+
+    `check_at` is when the timer looks at the lease for the first time; then it is infinite, and the next look is in `recheck`.
+    """
 
     __table_args__ = (
         # The condition holds for every row; see `message_status`.
@@ -231,6 +234,15 @@ class Lease(SQLModel, table=True):
     worker_id: str = Field(sa_column=Column(Text, nullable=False))
     claim_id: str | None = Field(sa_column=Column(Text))
     detail: object = Field(sa_column=Column(JSON(none_as_null=True)))
+
+
+class Recheck(SQLModel, table=True):
+    """When the timer looks again at a lease that was alive when it last did. It may have ended since."""
+
+    shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
+    check_at: datetime = Field(sa_column=_moment(key=True))
+    message_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    generation: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
 
 
 class Checkpoint(SQLModel, table=True):

@@ -91,11 +91,16 @@ limit $5
 """
 
 OVERDUE = f"""
--- Locks: none. Index: lease_due, up to now: a lease that has run out is due for a look.
+-- Locks: none. Index: lease_due and recheck_pkey, up to now: a lease that has run out is due for a look, or for another; lease_pkey.
 select {_LEASE_FACTS}
-from lease
+from (
+    select shard, message_id, generation from lease where shard = any($1::smallint[]) and check_at <= now() and generation > 0
+    union
+    select shard, message_id, generation from recheck where shard = any($1::smallint[]) and check_at <= now()
+) as due
+join lease on lease.shard = due.shard and lease.message_id = due.message_id and lease.generation = due.generation
 join queue on queue.id = lease.queue_id
-where lease.shard = any($1::smallint[]) and lease.check_at <= now() and lease.generation > 0 and lease.expires_at <= now()
+where lease.expires_at <= now()
   and ($2::bigint is null or lease.queue_id = $2)
   and ($3::text is null or lease.worker_id = $3)
 order by lease.expires_at, lease.message_id

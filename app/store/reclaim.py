@@ -4,7 +4,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from app.store.attempts import counted, end_attempts
-from app.store.database import Pool, Row, fetch
+from app.store.database import Pool, fetch
+from app.store.due import first_id, since
+from app.store.recheck import EARLY_S
 
 _RETURNED_AND_NOTED = end_attempts(
     kind="case when ended.is_attempt then 'lease_expired' else 'unconfirmed' end",
@@ -19,19 +21,19 @@ _RETURNED_AND_NOTED = end_attempts(
     counters=f"{counted('expired_count', 'ended.is_attempt::int')}, {counted('unconfirmed_count', '(not ended.is_attempt)::int')}",
 )
 
-_EARLY = "0.2 s"
-_MOST_EARLY = 200
+_JUST_AHEAD_S = 0.2
+_MOST_AHEAD = 200
 
 RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages; dead-letter
 -- queues, shared.
 -- Index: lease_due, up to the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
--- A lease that was extended has its next look moved to its expiry; only one that ran out ends. What decides is the row as locked.
--- Of the next few to come due, those that were extended are moved with them: they would else wake the timer one by one.
+-- A lease that was extended is looked at again, by the recheck if that is not soon; only one that ran out ends. What decides is the row
+-- as locked. Of the next few to come due, those that were extended are moved with them: they would else wake the timer one by one.
 with due as materialized (
     select shard, message_id, expires_at
     from lease
-    where shard = $1 and check_at <= now() and generation > 0 and message_id <> all($3::bigint[])
+    where shard = $1 and check_at > {since("$4")} and check_at <= now() and generation > 0 and message_id <> all($3::bigint[])
     order by check_at
     limit $2
     for update skip locked
@@ -41,9 +43,9 @@ early as materialized (
     from (
         select message_id, check_at, expires_at
         from lease
-        where shard = $1 and check_at > now() and check_at <= now() + interval '{_EARLY}' and generation > 0
+        where shard = $1 and check_at > now() and check_at <= now() + make_interval(secs => {_JUST_AHEAD_S}) and generation > 0
         order by check_at
-        limit case when $2 > 1 then {_MOST_EARLY} else 0 end  -- a batch of one looks for the culprit of those that are due
+        limit case when $2 > 1 then {_MOST_AHEAD} else 0 end  -- a batch of one looks for the culprit of those that are due
     ) as ahead
     cross join lateral (
         select shard, message_id, expires_at
@@ -54,9 +56,17 @@ early as materialized (
     where ahead.expires_at > ahead.check_at
 ),
 moved as (
-    update lease set check_at = looked_at.expires_at
+    update lease
+    set check_at = case
+        when looked_at.expires_at > now() + make_interval(secs => {2 * EARLY_S}) then 'infinity' else looked_at.expires_at
+    end
     from (select * from due union all select * from early) as looked_at
     where looked_at.expires_at > now() and lease.shard = looked_at.shard and lease.message_id = looked_at.message_id
+    returning lease.*
+),
+to_recheck as (
+    insert into recheck (shard, check_at, message_id, generation)
+    select shard, expires_at, message_id, generation from moved where check_at = 'infinity'
 ),
 ended as (
     delete from lease
@@ -75,52 +85,14 @@ select
 from returned
 """
 
-PROMOTE = """
--- Locks: the delayed messages that are due, earliest first, skipping those in other hands.
--- Index: message_due stops at the first that is not due; message_pkey.
-with due as materialized (
-    select shard, id
-    from message
-    where shard = $1 and status = 'scheduled' and available_at <= now() and id <> all($3::bigint[])
-    order by available_at
-    limit $2
-    for update skip locked
-),
-promoted as (
-    update message set status = 'pending'
-    from due
-    where message.shard = due.shard and message.id = due.id
-    returning message.queue_id, message.id
-)
-select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as wakes, min(id) as lowest from promoted
-"""
-
-_FIRST_LEASE = """
+_FIRST = f"""
 -- Locks: none that lasts. Index: lease_due.
 select message_id as id
 from lease
-where shard = $1 and check_at <= now() and generation > 0 and message_id <> all($2::bigint[])
+where shard = $1 and check_at > {since("$3")} and check_at <= now() and generation > 0 and message_id <> all($2::bigint[])
 order by check_at
 limit 1
 for update skip locked
-"""
-
-_FIRST_DELAYED = """
--- Locks: none that lasts. Index: message_due.
-select id
-from message
-where shard = $1 and status = 'scheduled' and available_at <= now() and id <> all($2::bigint[])
-order by available_at
-limit 1
-for update skip locked
-"""
-
-NEXT_DUE = """
--- Locks: none. Index: the first entries of lease_due and message_due.
-select extract(epoch from least(
-    (select min(check_at) from lease where shard = $1 and generation > 0 and message_id <> all($2::bigint[])),
-    (select min(available_at) from message where shard = $1 and status = 'scheduled' and id <> all($2::bigint[]))
-) - now())::float8 as seconds
 """
 
 
@@ -141,43 +113,12 @@ class Reclaimed:
     lag: float
 
 
-@dataclass(frozen=True, slots=True)
-class Promoted:
-    """What one batch did with delayed messages."""
-
-    promoted: int
-    wakes: list[int]
-    lowest: int | None
-
-
-async def reclaim(pool: Pool, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:
+async def reclaim(pool: Pool, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Reclaimed:
     """Look at up to `limit` leases that are due for a look, and end those that ran out. Messages set `aside` are left alone."""
-    (row,) = await fetch(pool, RECLAIM, shard, limit, aside)
+    (row,) = await fetch(pool, RECLAIM, shard, limit, aside, reach)
     return Reclaimed(**row)
 
 
-async def promote(pool: Pool, shard: int, limit: int, aside: Collection[int]) -> Promoted:
-    """Make up to `limit` delayed messages ready whose time has come. Messages set `aside` are left alone."""
-    (row,) = await fetch(pool, PROMOTE, shard, limit, aside)
-    return Promoted(**row)
-
-
-async def first_lease(pool: Pool, shard: int, aside: Collection[int]) -> int | None:
+async def first_lease(pool: Pool, shard: int, aside: Collection[int], reach: float | None) -> int | None:
     """Return the message of the lease that a batch of one would look at."""
-    return _id(await fetch(pool, _FIRST_LEASE, shard, aside))
-
-
-async def first_delayed(pool: Pool, shard: int, aside: Collection[int]) -> int | None:
-    """Return the delayed message that a batch of one would promote."""
-    return _id(await fetch(pool, _FIRST_DELAYED, shard, aside))
-
-
-async def next_due(pool: Pool, shard: int, aside: Collection[int]) -> float | None:
-    """Return the seconds until the next lease or delayed message is due, negative if it is overdue, None if there is none."""
-    (row,) = await fetch(pool, NEXT_DUE, shard, aside)
-    seconds: float | None = row["seconds"]
-    return seconds
-
-
-def _id(rows: list[Row]) -> int | None:
-    return rows[0]["id"] if rows else None
+    return first_id(await fetch(pool, _FIRST, shard, aside, reach))

@@ -22,10 +22,11 @@ from app.store.figures import Figures
 from app.store.line import Claimed, Serving
 from app.store.nack import Nack, nack
 from app.store.parking import Parking
+from app.store.promote import Promoted, promote
 from app.store.purge import purge
 from app.store.queues import QueueRef, Queues, StoredQueue
 from app.store.reads import Reads
-from app.store.reclaim import Promoted, Reclaimed, first_delayed, first_lease, next_due, promote, reclaim
+from app.store.reclaim import Reclaimed, reclaim
 from app.store.recovery import Recovery
 from app.store.redrive import redrive
 from app.store.registry import Registry
@@ -66,6 +67,7 @@ class Store:
         self.registry = Registry(database.work, self.parking.dismiss_workers)
         self.wakeups = Wakeups(database, self.parking, self.registry)
         self._pool = database.work
+        self._timer_pool = database.timer
 
         def lanes(name: str, pool: Pool, verb: Callable[[Pool, int, list[RowT]], Awaitable[list[VerdictT]]]) -> Lanes[RowT, VerdictT]:
             return {shard: Coalescer(name, partial(verb, pool, shard), batch=_BATCH_ROWS, limit=queue_limit) for shard in self.shards}
@@ -179,32 +181,20 @@ class Store:
         verdicts = await _submit(self._release, releases)
         return self._note_settled("release", outcomes.RELEASE, verdicts, _lowest_ready(releases, verdicts))
 
-    async def reclaim(self, shard: int, limit: int, aside: Collection[int]) -> Reclaimed:
+    async def reclaim(self, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Reclaimed:
         """Look at a batch of the leases that are due for it. A full batch means that more may be due."""
-        done = await reclaim(self._pool, shard, limit, aside)
+        done = await reclaim(self._timer_pool, shard, limit, aside, reach)
         if done.expired:
             self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
             self.tally.observe_lag(done.lag)
         self._note_ready(done.wakes, done.lowest)
         return done
 
-    async def promote(self, shard: int, limit: int, aside: Collection[int]) -> Promoted:
+    async def promote(self, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Promoted:
         """Promote a batch of the delayed messages that are due. A full batch means that more may be due."""
-        done = await promote(self._pool, shard, limit, aside)
+        done = await promote(self._timer_pool, shard, limit, aside, reach)
         self._note_ready(done.wakes, done.lowest)
         return done
-
-    async def first_lease(self, shard: int, aside: Collection[int]) -> int | None:
-        """Return the message of the lease that comes first in a batch."""
-        return await first_lease(self._pool, shard, aside)
-
-    async def first_delayed(self, shard: int, aside: Collection[int]) -> int | None:
-        """Return the delayed message that comes first in a batch."""
-        return await first_delayed(self._pool, shard, aside)
-
-    async def next_due(self, shard: int, aside: Collection[int]) -> float | None:
-        """Return the seconds until a lease or a delayed message is due, or None."""
-        return await next_due(self._pool, shard, aside)
 
     def _note_settled(
         self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError], lowest: int | None

@@ -12,7 +12,12 @@ import asyncpg
 import structlog
 
 from app.store.aside import Aside
+from app.store.database import Pool
+from app.store.due import next_due
 from app.store.faults import UnavailableError
+from app.store.promote import first_delayed
+from app.store.recheck import first_rechecked, recheck
+from app.store.reclaim import first_lease
 from app.store.recovery import RecoveryStats
 from app.store.store import Store
 
@@ -21,6 +26,12 @@ _SHORTEST_SLEEP_S = 0.003
 _LONGEST_HASTE_S = 0.1
 """Rows that are due but in another's hands are looked at again after the shortest sleep, then after twice that, up to this."""
 _BACKOFF_S = 0.1
+_LATENESS_S = 2.0
+"""How long a transaction may take, from its beginning, to make something due that the next sweep but one still finds by itself."""
+_SHORTEST_REST_S = 1.0
+_LONGEST_REST_S = 60.0
+_REST = 50
+"""How many times longer than a sweep that looks at everything the time from one to the next is."""
 
 log = structlog.get_logger(__name__)
 
@@ -28,12 +39,14 @@ log = structlog.get_logger(__name__)
 class Timer:
     """One replica's timer for all shards."""
 
-    def __init__(self, store: Store, *, longest_sleep: float) -> None:
+    def __init__(self, store: Store, pool: Pool, *, longest_sleep: float) -> None:
         self._store = store
+        self._pool = pool
         self._longest_sleep = longest_sleep
         self._planned = time.monotonic()
         self._aside = Aside()
         self._haste = _SHORTEST_SLEEP_S
+        self._windows = {shard: _Window() for shard in store.shards}
 
     @property
     def lag(self) -> float:
@@ -72,10 +85,12 @@ class Timer:
         return stats, handled
 
     async def _sweep_shard(self, shard: int, stats: RecoveryStats) -> int:
-        store, aside = self._store, self._aside
+        store, pool, aside = self._store, self._pool, self._aside
+        window = self._windows[shard]
+        reach = window.open()
 
         async def reclaim(limit: int) -> int:
-            done = await store.reclaim(shard, limit, aside.ids())
+            done = await store.reclaim(shard, limit, aside.ids(), reach)
             stats.expired_found += done.expired
             stats.recovered += done.expired - done.given_up
             stats.failed += done.given_up
@@ -83,14 +98,23 @@ class Timer:
             return done.looked_at
 
         async def promote(limit: int) -> int:
-            return (await store.promote(shard, limit, aside.ids())).promoted
+            return (await store.promote(shard, limit, aside.ids(), reach)).promoted
 
-        handled = await self._drain("reclaim", reclaim, lambda: store.first_lease(shard, aside.ids()), stats)
-        return handled + await self._drain("promote", promote, lambda: store.first_delayed(shard, aside.ids()), stats)
+        async def look_again(limit: int) -> int:
+            return await recheck(pool, shard, limit, aside.ids(), reach)
+
+        handled = await self._drain("recheck", look_again, lambda: first_rechecked(pool, shard, aside.ids(), reach), stats)
+        handled += await self._drain("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), reach), stats)
+        handled += await self._drain("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), reach), stats)
+        window.close()
+        return handled
 
     async def _pause(self, handled: int) -> float:
         """Return the seconds until something will be due."""
-        dues = [await self._store.next_due(shard, self._aside.ids()) for shard in self._store.shards]
+        dues = [
+            await next_due(self._pool, shard, self._aside.ids(), window.reach, self._longest_sleep)
+            for shard, window in self._windows.items()
+        ]
         due = min((each for each in dues if each is not None), default=self._longest_sleep)
         self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
@@ -120,3 +144,26 @@ class Timer:
             if done < limit:
                 return total
             limit = min(_BATCH, limit * 2)
+
+
+class _Window:
+    """How far back a replica's sweeps of one shard have to look: to the last one that came to its end, or to the beginning of time."""
+
+    def __init__(self) -> None:
+        self.reach: float | None = None
+        self._began = 0.0
+        self._swept = 0.0
+        self._whole_due = 0.0
+
+    def open(self) -> float | None:
+        """Begin a sweep. Returns its reach, in seconds, None for everything."""
+        self._began = time.monotonic()
+        self.reach = None if self._began >= self._whole_due else self._began - self._swept + _LATENESS_S
+        return self.reach
+
+    def close(self) -> None:
+        """End a sweep that has done everything within its reach."""
+        if self.reach is None:
+            took = time.monotonic() - self._began
+            self._whole_due = time.monotonic() + min(_LONGEST_REST_S, max(_SHORTEST_REST_S, _REST * took))
+        self._swept = self._began

@@ -1,0 +1,47 @@
+"""What the timer's statements share: how much of their indexes they look at, and when the next of all is due.
+
+Leases that were settled and messages that were promoted leave dead entries behind, and a transaction that is held open elsewhere keeps
+Postgres from clearing them away (scar 41). So a statement looks back no further than its `reach`: the seconds since the last sweep, and
+some for transactions that commit late. Now and then, and at first, it is None, and everything is looked at.
+"""
+
+from collections.abc import Collection
+
+from app.store.database import Pool, Row, fetch
+
+
+def since(reach: str) -> str:
+    """Return the SQL for the moment that a statement looks back to; `reach` is the name of its argument."""
+    return f"coalesce(now() - make_interval(secs => {reach}::float8), '-infinity')"
+
+
+NEXT_DUE = f"""
+-- Locks: none. Index: the first entries of lease_due, recheck_pkey and message_due.
+select extract(epoch from least(
+    (
+        select min(check_at) from lease
+        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4)
+          and generation > 0 and message_id <> all($2::bigint[])
+    ),
+    (
+        select min(check_at) from recheck
+        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4) and message_id <> all($2::bigint[])
+    ),
+    (
+        select min(available_at) from message
+        where shard = $1 and available_at > {since("$3")} and available_at <= now() + make_interval(secs => $4)
+          and status = 'scheduled' and id <> all($2::bigint[])
+    )
+) - now())::float8 as seconds
+"""
+
+
+async def next_due(pool: Pool, shard: int, aside: Collection[int], reach: float | None, within: float) -> float | None:
+    """Return the seconds until the next lease or delayed message is due, negative if it is overdue, None if none is `within` as many."""
+    (row,) = await fetch(pool, NEXT_DUE, shard, aside, reach, within)
+    seconds: float | None = row["seconds"]
+    return seconds
+
+
+def first_id(rows: list[Row]) -> int | None:
+    return rows[0]["id"] if rows else None
