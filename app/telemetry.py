@@ -25,7 +25,7 @@ from prometheus_client import CollectorRegistry
 from app.store.figures import Figures
 from app.store.models import STATUSES
 from app.store.tally import Tally
-from app.traces import HotSpans, is_hot
+from app.traces import HotSpans, TraceIds, is_hot
 
 _NAME = "leasebeat"
 _QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -53,14 +53,15 @@ class Telemetry:
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME)})
         lag = View(instrument_name="leasebeat.reclaim.lag", aggregation=ExplicitBucketHistogramAggregation(_LAG_BUCKETS_S))
         self.meters = MeterProvider(readers, resource, views=[lag])
-        self.traces = TracerProvider(resource=resource) if _asked_for("TRACES") else None
+        self._trace_ids = TraceIds()
+        self.traces = TracerProvider(resource=resource, id_generator=self._trace_ids) if _asked_for("TRACES") else None
         if self.traces:
             self.traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
     def instrument(self, app: FastAPI) -> None:
         """Add the spans of hot calls, if there are to be traces."""
         if self.traces:
-            app.add_middleware(HotSpans, tracer=self.traces.get_tracer(_NAME))
+            app.add_middleware(HotSpans, traces=self.traces, ids=self._trace_ids)
 
     def for_fastapi(self) -> TelemetryConfig:
         """Return FastAPI's own instrumentation: it skips probes, and hot calls, which it would slow down."""

@@ -4,10 +4,15 @@ FastAPI's own instrumentation costs a call about as much when it is not sampled 
 alone, and this asks the sampler before it does anything else. The spans say what FastAPI's do.
 """
 
+from collections.abc import Awaitable
 from http import HTTPStatus
 
-from opentelemetry.propagate import extract
-from opentelemetry.trace import Span, SpanKind, StatusCode, Tracer, use_span
+from opentelemetry.context import Context
+from opentelemetry.propagate import extract, get_global_textmap
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.trace.sampling import Decision
+from opentelemetry.trace import Span, SpanKind, StatusCode, use_span
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -21,21 +26,40 @@ def is_hot(scope: Scope) -> bool:
     return scope.get("method") == "POST" and (path in _HOT_PATHS or path.endswith(_HOT_ENDS))
 
 
+class TraceIds(RandomIdGenerator):
+    """Random ids, of which the next is known beforehand: so the sampler can be asked about a trace that may never begin."""
+
+    def __init__(self) -> None:
+        self.next = super().generate_trace_id()
+
+    def generate_trace_id(self) -> int:
+        drawn, self.next = self.next, super().generate_trace_id()
+        return drawn
+
+
 class HotSpans:
     """Give each hot call that the sampler takes a span: a child of the client's, if it sent one."""
 
-    def __init__(self, app: ASGIApp, tracer: Tracer) -> None:
+    def __init__(self, app: ASGIApp, traces: TracerProvider, ids: TraceIds) -> None:
         self._app = app
-        self._tracer = tracer
+        self._tracer = traces.get_tracer("leasebeat")
+        self._sampler = traces.sampler
+        self._ids = ids
+        self._parent_headers = frozenset(name.lower().encode() for name in get_global_textmap().fields)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http" or not is_hot(scope):
-            await self._app(scope, receive, send)
-            return
-        span = self._tracer.start_span("POST", extract(Headers(scope=scope)), SpanKind.SERVER)
-        if not span.is_recording():
-            await self._app(scope, receive, send)
-            return
+            return self._app(scope, receive, send)
+        if not self._parent_headers.isdisjoint([name for name, _ in scope["headers"]]):
+            return self._traced(extract(Headers(scope=scope)), scope, receive, send)
+        root = Context()
+        if self._sampler.should_sample(root, self._ids.next, "POST", SpanKind.SERVER).decision is not Decision.DROP:
+            return self._traced(root, scope, receive, send)
+        self._ids.generate_trace_id()  # that one is used up: the next call has a chance of its own
+        return self._app(scope, receive, send)
+
+    async def _traced(self, parent: Context, scope: Scope, receive: Receive, send: Send) -> None:
+        span = self._tracer.start_span("POST", parent, SpanKind.SERVER)
 
         async def send_noted(message: Message) -> None:
             if message["type"] == "http.response.start":
