@@ -58,7 +58,7 @@ returning message.id as message_id, message.generation, message.ended_by as fate
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Beat` is not
 class Ack:
     """One lease to ack, with its result as JSON text."""
 

@@ -1,15 +1,14 @@
 """What ack, nack and release share: their verdict, and the report that a refused one leaves behind."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from app.leases.outcomes import REPORT_KEPT, Fate
 from app.store.database import Pool, Row, fetch
 from app.store.fate import LeaseKey, fates_of
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(NamedTuple):
     """How the lease ended, whether by this call or before it.
 
     `wakes` are the queues whose parked claims may get something by this call: its message is ready there, or has left a place free.
@@ -58,7 +57,7 @@ KEEP_REPORT = "progress = coalesce(ended.progress, message.progress), detail = c
 
 
 def verdicts_of(rows: Iterable[Row]) -> dict[LeaseKey, Settled]:
-    return {(row["message_id"], row["generation"]): Settled(row["fate"], row["wakes"], row["wait"]) for row in rows}
+    return {(message_id, generation): Settled(*said) for message_id, generation, *said in rows}
 
 
 async def explain(pool: Pool, shard: int, verdicts: dict[LeaseKey, Settled], leases: Iterable[LeaseKey]) -> None:
