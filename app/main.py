@@ -98,6 +98,7 @@ def create_app(settings: Settings, database_url: str) -> FastAPI:
         generate_unique_id_function=operation_id,
     )
     app.add_middleware(RequestIds)
+    telemetry.instrument(app)
     # Hot routes stand first and by themselves: an included router would add a step to each call.
     for hot in (leases.hot, messages.hot, queues.hot, workers.hot, recovery.hot):
         app.router.routes.extend(hot.routes)

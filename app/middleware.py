@@ -4,7 +4,6 @@ import itertools
 import re
 import uuid
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _HEADER = b"x-request-id"
@@ -37,7 +36,7 @@ class RequestIds:
 
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).setdefault(_HEADER.decode(), request_id_of(scope))
+                message["headers"] = [*message.get("headers", ()), (_HEADER, request_id_of(scope).encode())]
             await send(message)
 
         await self._app(scope, receive, send_named)

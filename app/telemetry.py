@@ -1,13 +1,14 @@
 """Telemetry: the one place that turns what the service counts into metrics, and asks for traces if the environment does.
 
-Hot counters are plain numbers in the store, read when somebody scrapes: counting costs a hot call next to nothing.
+Hot counters are plain numbers in the store, read when somebody scrapes: counting costs a hot call next to nothing. So FastAPI's metrics
+of requests (`http.server.…`) tell of all calls but these and the probes, whether there are traces or not.
 """
 
 import os
-from collections.abc import Callable, Iterable, MutableMapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
+from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -24,10 +25,10 @@ from prometheus_client import CollectorRegistry
 from app.store.figures import Figures
 from app.store.models import STATUSES
 from app.store.tally import Tally
+from app.traces import HotSpans, TraceIds, is_hot
 
 _NAME = "leasebeat"
 _QUIET_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-_HOT_PATHS = frozenset({"/beat", "/ack", "/nack", "/release"})
 _LAG_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 
 
@@ -52,18 +53,18 @@ class Telemetry:
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME)})
         lag = View(instrument_name="leasebeat.reclaim.lag", aggregation=ExplicitBucketHistogramAggregation(_LAG_BUCKETS_S))
         self.meters = MeterProvider(readers, resource, views=[lag])
-        self.traces = TracerProvider(resource=resource) if _asked_for("TRACES") else None
+        self._trace_ids = TraceIds()
+        self.traces = TracerProvider(resource=resource, id_generator=self._trace_ids) if _asked_for("TRACES") else None
         if self.traces:
             self.traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
+    def instrument(self, app: FastAPI) -> None:
+        """Add the spans of hot calls, if there are to be traces."""
+        if self.traces:
+            app.add_middleware(HotSpans, traces=self.traces, ids=self._trace_ids)
+
     def for_fastapi(self) -> TelemetryConfig:
-        """Return FastAPI's own instrumentation: it skips probes, and hot calls too unless they are to be traced."""
-        quiet = _QUIET_PATHS if self.traces else _QUIET_PATHS | _HOT_PATHS
-
-        def exclude(scope: MutableMapping[str, Any]) -> bool:
-            path: str = scope["path"]
-            return path in quiet or (self.traces is None and path.endswith(("/messages", "/leases")) and scope["method"] == "POST")
-
+        """Return FastAPI's own instrumentation: it skips probes, and hot calls, which it would slow down."""
         return TelemetryConfig(
             meter_provider=self.meters,
             tracer_provider=self.traces,
@@ -71,7 +72,7 @@ class Telemetry:
             logs=False,
             operation_spans=False,
             auto_configure=False,
-            exclude=exclude,
+            exclude=lambda scope: scope["path"] in _QUIET_PATHS or is_hot(scope),
         )
 
     def observe(self, observed: Observed) -> None:

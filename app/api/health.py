@@ -43,6 +43,9 @@ async def readyz(request: Request, response: Response) -> schemas.Readiness:
 
 @router.get("/metrics", response_class=PlainTextResponse, summary="Metrics, for Prometheus")
 async def metrics(request: Request) -> Response:
-    """Return what this replica has counted since it started: beats by outcome, claims, settles, reclaims and their lag; and the figures."""
+    """Return what this replica has counted since it started: beats by outcome, claims, settles, reclaims and their lag; and the figures.
+
+    `http_server_…` are of the other calls: not of sends, claims, beats and settles, whose outcomes those count.
+    """
     encode, content_type = exposition.choose_encoder(request.headers.get("accept", ""))
     return Response(encode(service_of(request).metrics), media_type=content_type)

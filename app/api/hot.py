@@ -5,7 +5,7 @@ The body of a POST whose every field has a default may be left out.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -19,6 +19,8 @@ from app.api.schemas import Wire
 from app.errors import ProblemError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
+
+Head = Mapping[bytes, bytes]
 
 
 class HotRoute(APIRoute):
@@ -70,51 +72,58 @@ def _body_model(endpoint: Callable[..., Any]) -> type[Wire]:
     return model
 
 
+def _head_of(request: Request) -> Head:
+    """Return the request's headers by name; of those that come twice, the first."""
+    return dict(reversed(request.scope["headers"]))
+
+
 async def _read_json(request: Request) -> bytes | bytearray:
-    _require_json(request)
-    return await _read_body(request)
+    head = _head_of(request)
+    _require_json(head)
+    return await _read_body(request, head)
 
 
 async def _read_optional_json(request: Request) -> bytes | bytearray:
-    body = await _read_body(request)
+    head = _head_of(request)
+    body = await _read_body(request, head)
     if body:
-        _require_json(request)
+        _require_json(head)
         return body
-    if not _is_json(request):
-        _refuse_foreign(request)
+    if not _is_json(head):
+        _refuse_foreign(head)
     return b"{}"
 
 
 # A browser sends a body of another type, or none, across origins without asking first. Neither must reach a service on loopback.
 
 
-def _is_json(request: Request) -> bool:
-    return request.headers.get("content-type", "").lower().partition(";")[0].strip() == "application/json"
+def _is_json(head: Head) -> bool:
+    return head.get(b"content-type", b"").lower().partition(b";")[0].strip() == b"application/json"
 
 
-def _refuse_foreign(request: Request) -> None:
+def _refuse_foreign(head: Head) -> None:
     """Refuse what a page from elsewhere sends. A browser says where a page is from; other clients say nothing."""
-    origin = request.headers.get("origin")
-    foreign = origin is not None and origin.lower().rpartition("://")[2] != request.headers.get("host", "").lower()
-    if foreign or request.headers.get("sec-fetch-site") == "cross-site":
+    origin = head.get(b"origin")
+    foreign = origin is not None and origin.lower().rpartition(b"://")[2] != head.get(b"host", b"").lower()
+    if foreign or head.get(b"sec-fetch-site") == b"cross-site":
         detail = "A page from elsewhere must send a body with Content-Type: application/json, which its browser asks about first."
         raise ProblemError(403, "foreign-origin", "The request comes from another origin", detail)
 
 
-def _require_json(request: Request) -> None:
-    if not _is_json(request):
+def _require_json(head: Head) -> None:
+    if not _is_json(head):
         raise _unsupported("Send it with Content-Type: application/json.")
-    parameters = request.headers["content-type"].lower().partition(";")[2]
-    if "charset" in parameters and "utf-8" not in parameters:
+    parameters = head[b"content-type"].lower().partition(b";")[2]
+    if b"charset" in parameters and b"utf-8" not in parameters:
         raise _unsupported("Send it in UTF-8.")
-    if request.headers.get("content-encoding", "identity") != "identity":
+    if head.get(b"content-encoding", b"identity") != b"identity":
         raise _unsupported("Send it without Content-Encoding.")
 
 
-async def _read_body(request: Request) -> bytearray:
+async def _read_body(request: Request, head: Head) -> bytearray:
     """Read the body, no further than the limit, and not at all if it is announced as larger."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced) > MAX_BODY_BYTES:
+    announced = head.get(b"content-length", b"")
+    if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
         raise _too_large()
     body = bytearray()
     while True:

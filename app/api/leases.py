@@ -178,7 +178,7 @@ async def _for_each(
     verb: Callable[[Sequence[tuple[int, RowT]]], Awaitable[list[VerdictT | RowFaultError]]],
 ) -> list[VerdictT | RowFaultError | None]:
     """Carry out a verb on the leases that the receipts name, and return a verdict per item: None where a receipt names none."""
-    leases = [service.lease_named(item.receipt) for item in items]
+    leases = service.leases_named(item.receipt for item in items)
     rows = [(lease.shard, row(lease, item)) for lease, item in zip(leases, items, strict=True) if lease]
     verdicts = iter(await verb(rows) if rows else ())
     return [next(verdicts) if lease else None for lease in leases]

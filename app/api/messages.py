@@ -120,13 +120,13 @@ async def list_messages(
 
 def _new_message(message: schemas.NewMessage) -> NewMessage:
     return NewMessage(
-        body=message.body,
-        headers=orjson.dumps(message.headers).decode() if message.headers else None,
-        priority=message.priority,
-        delay=message.delay,
-        fairness_key=message.fairness_key,
-        work_type=message.work_type,
-        task_id=message.task_id,
-        max_attempts=message.max_attempts,
-        dedup_key=message.dedup_key,
+        message.body,
+        orjson.dumps(message.headers).decode() if message.headers else None,
+        message.priority,
+        message.delay,
+        message.fairness_key,
+        message.work_type,
+        message.task_id,
+        message.max_attempts,
+        message.dedup_key,
     )

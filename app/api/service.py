@@ -1,7 +1,7 @@
 """What the routes get from the running service."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -95,10 +95,10 @@ class Service:
             self._looking.add_done_callback(lambda look: look.cancelled() or look.exception())  # its failure may find nobody waiting
         return await asyncio.wait_for(asyncio.shield(self._looking), patience)
 
-    def lease_named(self, receipt: str) -> LeaseName | None:
-        """Return the lease that a receipt names, or None if it names none here."""
-        name = self.receipts.read(receipt)
-        return name if name and name.shard in self.store.shards else None
+    def leases_named(self, receipts: Iterable[str]) -> list[LeaseName | None]:
+        """Return the leases that receipts name, None for each that names none here."""
+        shards = self.store.shards
+        return [name if name and name.shard in shards else None for name in map(self.receipts.read, receipts)]
 
     async def queue_named(self, name: str, *, fresh: bool = False) -> QueueRef:
         """Return the queue of this name.

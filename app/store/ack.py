@@ -58,7 +58,7 @@ returning message.id as message_id, message.generation, message.ended_by as fate
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen, as `Beat` is not
 class Ack:
     """One lease to ack, with its result as JSON text."""
 
@@ -75,7 +75,7 @@ async def ack(pool: Pool, shard: int, acks: list[Ack]) -> list[Settled]:
     reclaimed = {lease: each for lease, each in first.items() if verdicts[lease].fate in ("expired", "unconfirmed")}
     if reclaimed:
         verdicts |= await _complete(pool, shard, reclaimed)
-    await keep_reports(pool, shard, verdicts, {lease: _report(each) for lease, each in first.items()})
+    await keep_reports(pool, shard, verdicts, first, _report)
     return [verdicts[each.message_id, each.generation] for each in acks]
 
 

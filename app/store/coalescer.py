@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Generic, TypeVar
 
 import asyncpg
@@ -91,7 +92,7 @@ class Coalescer(Generic[RowT, VerdictT]):
             _fail(calls, error)
             return
         for call in calls:
-            answer = [next(verdicts) for _ in call.rows]
+            answer = list(islice(verdicts, len(call.rows)))
             if not call.answer.done():
                 call.answer.set_result(answer)
 

@@ -62,5 +62,9 @@ async def nack(pool: Pool, shard: int, nacks: list[Nack]) -> list[Settled]:
     )
     verdicts = verdicts_of(rows)
     await explain(pool, shard, verdicts, first)
-    await keep_reports(pool, shard, verdicts, {lease: json.dumps({"verb": "nack", "error": each.error}) for lease, each in first.items()})
+    await keep_reports(pool, shard, verdicts, first, _report)
     return [verdicts[each.message_id, each.generation] for each in nacks]
+
+
+def _report(nack: Nack) -> str:
+    return json.dumps({"verb": "nack", "error": nack.error})

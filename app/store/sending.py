@@ -6,12 +6,11 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class NewMessage:
-    """One message to store. JSON values are given as their text."""
+class NewMessage(NamedTuple):
+    """One message to store, in the order of the arrays that every statement which stores them ends with. JSON values are their text."""
 
-    body: str = field(repr=False)
-    headers: str | None = field(repr=False)
+    body: str
+    headers: str | None
     priority: int
     delay: float
     fairness_key: str
@@ -25,18 +24,10 @@ class NewMessage:
         return "scheduled" if self.delay > 0 else "pending"
 
 
-def columns_of(messages: Sequence[NewMessage]) -> tuple[list[object], ...]:
+def columns_of(messages: Sequence[NewMessage]) -> tuple[tuple[object, ...], ...]:
     """Lay messages out as the arrays that every statement which stores them ends with."""
-    return (
-        [message.body for message in messages],
-        [message.headers for message in messages],
-        [message.priority for message in messages],
-        [message.delay for message in messages],
-        [message.fairness_key for message in messages],
-        [message.work_type for message in messages],
-        [message.task_id for message in messages],
-        [message.max_attempts for message in messages],
-    )
+    *columns, _dedup_keys = zip(*messages, strict=True)
+    return tuple(columns)
 
 
 class RequestKey(NamedTuple):

@@ -1,15 +1,16 @@
 """What ack, nack and release share: their verdict, and the report that a refused one leaves behind."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 from app.leases.outcomes import REPORT_KEPT, Fate
 from app.store.database import Pool, Row, fetch
 from app.store.fate import LeaseKey, fates_of
 
+RowT = TypeVar("RowT")
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+
+class Settled(NamedTuple):
     """How the lease ended, whether by this call or before it.
 
     `wakes` are the queues whose parked claims may get something by this call: its message is ready there, or has left a place free.
@@ -58,7 +59,7 @@ KEEP_REPORT = "progress = coalesce(ended.progress, message.progress), detail = c
 
 
 def verdicts_of(rows: Iterable[Row]) -> dict[LeaseKey, Settled]:
-    return {(row["message_id"], row["generation"]): Settled(row["fate"], row["wakes"], row["wait"]) for row in rows}
+    return {(message_id, generation): Settled(*said) for message_id, generation, *said in rows}
 
 
 async def explain(pool: Pool, shard: int, verdicts: dict[LeaseKey, Settled], leases: Iterable[LeaseKey]) -> None:
@@ -68,8 +69,10 @@ async def explain(pool: Pool, shard: int, verdicts: dict[LeaseKey, Settled], lea
         verdicts |= {lease: Settled(fate) for lease, fate in (await fates_of(pool, shard, missing)).items()}
 
 
-async def keep_reports(pool: Pool, shard: int, verdicts: Mapping[LeaseKey, Settled], reports: Mapping[LeaseKey, str | None]) -> None:
+async def keep_reports(
+    pool: Pool, shard: int, verdicts: Mapping[LeaseKey, Settled], rows: Mapping[LeaseKey, RowT], report_of: Callable[[RowT], str]
+) -> None:
     """Keep the reports (JSON text) of those that were refused only because they came too late."""
-    late = [(lease, report) for lease, report in reports.items() if report is not None and verdicts[lease].fate in REPORT_KEPT]
+    late = [lease for lease in rows if verdicts[lease].fate in REPORT_KEPT]
     if late:
-        await fetch(pool, _REPORT, shard, [m for (m, _), _ in late], [g for (_, g), _ in late], [report for _, report in late])
+        await fetch(pool, _REPORT, shard, [m for m, _ in late], [g for _, g in late], [report_of(rows[lease]) for lease in late])
