@@ -24,10 +24,11 @@ _BEHIND_ALL_KEYS = "\U0010ffff" * 201
 
 
 class Taken(NamedTuple):
-    """A message that was taken."""
+    """How many messages were taken at a level, and the last of them."""
 
     level: Level
-    message_id: int
+    messages: int
+    last: int
 
 
 class Stretch(NamedTuple):
@@ -59,15 +60,10 @@ class Floors:
         self._ceiling = None
 
     def took(self, taken: Iterable[Taken]) -> None:
-        """Note what the claim has taken, in this order, each the first that was ready at its level."""
-        last: dict[Level, int] = {}
-        counts: dict[Level, int] = {}
-        for each in taken:
-            last[each.level] = each.message_id
-            counts[each.level] = counts.get(each.level, 0) + 1
-        for level, message_id in last.items():
-            if level in self._floors or self._is_busy(level, counts[level]):
-                self._floors[level] = message_id if self._ceiling is None else min(message_id, self._ceiling)
+        """Note what the claim has taken: the first that were ready at each level."""
+        for level, messages, last in taken:
+            if level in self._floors or self._is_busy(level, messages):
+                self._floors[level] = last if self._ceiling is None else min(last, self._ceiling)
                 self._floors.move_to_end(level)
         while len(self._floors) > _MOST_FLOORS:
             self._floors.popitem(last=False)

@@ -2,9 +2,12 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import NamedTuple
 
 import asyncpg
 
@@ -147,8 +150,7 @@ class Claim:
         return None if self.claim_id is None else (self.worker_id, self.claim_id)
 
 
-@dataclass(frozen=True, slots=True)
-class GrantedLease:
+class GrantedLease(NamedTuple):
     """A lease and its message. JSON values are their text; times are in seconds."""
 
     shard: int
@@ -159,8 +161,8 @@ class GrantedLease:
     deadline_in: float
     beat_interval: float
     extension: float
-    body: str = field(repr=False)
-    headers: str | None = field(repr=False)
+    body: str
+    headers: str | None
     priority: int
     fairness_key: str
     work_type: str | None
@@ -171,7 +173,7 @@ class GrantedLease:
     max_attempts: int
     source_queue: str | None
     progress: int | None
-    detail: str | None = field(repr=False)
+    detail: str | None
 
 
 @dataclass(slots=True)
@@ -221,9 +223,9 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
             raise QueueGoneError(place.queue_id)
         terms = _Terms(**json.loads(rows[0]["terms"]))
         leased = [row for row in rows if row["id"] is not None]
-        place.floors.took([Taken((row["fairness_key"], -row["priority"]), row["id"]) for row in leased])
+        place.floors.took(_taken(leased))
         for row in leased:
-            granted[slots[row["slot"] - 1][0]].leases.append(GrantedLease(*row[2:]))
+            granted[slots[row["slot"] - 1][0]].leases.append(GrantedLease._make(row[2:]))
         served = [slots[slot - 1] for slot in terms.served] if terms.served is not None else slots
         for call in {call for call, _ in slots} - {call for call, _ in served}:
             granted[call].drain = True
@@ -293,6 +295,13 @@ def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[obj
     )
 
 
+def _taken(leased: list[Row]) -> Iterator[Taken]:
+    """Sum up what was taken at each level: it comes together, and in order."""
+    for (fairness_key, priority), rows in groupby(leased, key=itemgetter("fairness_key", "priority")):
+        ids = [row["id"] for row in rows]
+        yield Taken((fairness_key, -priority), len(ids), ids[-1])
+
+
 def _visits(terms: _Terms, leased: list[Row]) -> list[Visit]:
     """Count what each key that was visited gave."""
     taken = Counter(row["fairness_key"] for row in leased)
@@ -312,5 +321,5 @@ async def repeated(pool: Pool, shard: int, queue_id: int, names: Collection[Clai
     """Return the living leases that were granted to calls of these names before."""
     found: dict[ClaimName, list[GrantedLease]] = {}
     for row in await fetch(pool, REPEATED, shard, [worker for worker, _ in names], [claim for _, claim in names], queue_id):
-        found.setdefault((row["worker_id"], row["claim_id"]), []).append(GrantedLease(*row[2:]))
+        found.setdefault((row["worker_id"], row["claim_id"]), []).append(GrantedLease._make(row[2:]))
     return found

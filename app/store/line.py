@@ -85,6 +85,7 @@ class Line:
         self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that was served, as more may be ready
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
+        self._dry = False  # some have been tried for in vain, and nothing has become ready since
         self.turn = turn  # all lines of a queue have one: leases are granted, or given back, but never both at once
         self._inherited: deque[ClaimName] = deque(maxlen=_REMEMBERED_CLAIMS)  # calls whose leases a repeated one has got
 
@@ -93,7 +94,8 @@ class Line:
         self.callers[caller] = None
         if not caller.patient:
             self._impatient[caller] = None
-        self.wake()
+        if not (self._dry and caller.patient and wanted.name is None):  # else there is nothing to be had, but maybe by its name
+            self._woken.set()
         if self._server is None:
             self._server = asyncio.create_task(self._serve(), name=f"claims for queue {self._queue.id}")
         timer = asyncio.get_running_loop().call_later(wait, self._lose_patience, caller) if wait > 0 else None
@@ -130,6 +132,7 @@ class Line:
         """Serve those who wait: messages may be ready, of which those from the id `lowest` on may be older than what was claimed last."""
         if lowest is not None:
             self._place.floors.lower(lowest)
+        self._dry = False
         self._woken.set()
 
     async def look_below(self, pool: Pool) -> None:
@@ -175,6 +178,7 @@ class Line:
                     await self._nap()
         finally:
             self._server = None
+            self._dry = False
 
     async def _nap(self) -> None:
         try:
@@ -204,6 +208,7 @@ class Line:
             self._put_last(stuck)
             return len(stuck) < len(batch)
         self._batch_callers = _FIRST_BATCH_CALLERS
+        self._dry = not self._woken.is_set()
         names = {caller.claim.name for caller in batch if caller.claim.name}
         for caller in (*batch, *impatient):
             if caller.patient:

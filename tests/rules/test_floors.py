@@ -140,7 +140,7 @@ async def test_a_claim_walks_no_message_that_is_gone_while_a_transaction_is_held
     await fill(sql, ready=SLOTS)
     floors = Floors()
     floors.begin()
-    floors.took([Taken(("key-0", 0), message_id) for message_id in range(last - BUSY + 1, last + 1)])
+    floors.took([Taken(("key-0", 0), BUSY, last)])
     pick, wanted = KINDS[kind]
     behind, from_the_front = [await read_by_a_claim(sql, pick, each, wanted) for each in (floors, Floors())]
     assert buffers(behind) <= 60 * SLOTS

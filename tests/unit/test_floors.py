@@ -29,7 +29,7 @@ def reached(floors: Floors, key: str, rank: int, message_id: int) -> int:
 
 def took(floors: Floors, key: str, rank: int, last: int, count: int = BUSY) -> None:
     floors.begin()
-    floors.took([Taken((key, rank), message_id) for message_id in range(last - count + 1, last + 1)])
+    floors.took([Taken((key, rank), count, last)])
 
 
 def test_at_first_all_is_one_stretch() -> None:
@@ -67,10 +67,10 @@ def test_what_became_ready_while_a_claim_was_under_way_is_reached() -> None:
     floors.begin()
     floors.lower(2500)
     floors.lower(2400)
-    floors.took([Taken(("a", 0), 2600)])
+    floors.took([Taken(("a", 0), 1, 2600)])
     assert [reached(floors, "a", 0, message_id) for message_id in (2399, 2400)] == [0, 1]
     floors.begin()
-    floors.took([Taken(("a", 0), 2700)])
+    floors.took([Taken(("a", 0), 1, 2700)])
     assert reached(floors, "a", 0, 2600) == 0
 
 
