@@ -44,12 +44,8 @@ def measure(scale: Scale) -> list[Bar]:
             timer, both = _timer_cpu(url), bench.cpu() + cpu_seconds(server.process.pid)
             rate = in_a_process(_beat_all, server.url, receipts, leases / _BEAT_EVERY_S, seconds, timeout=seconds + 120)
             timer, both = _timer_cpu(url) - timer, bench.cpu() + cpu_seconds(server.process.pid) - both
-            looks = number(url, "select n_tup_ins from pg_stat_user_tables where relname = 'recheck'") - leases
         assert number(url, "select count(*) from lease") == leases, "leases were lost"
-    note = (
-        f"{leases:,} leases, {rate:.0f} beats/s, {_SHARE:.0%} of the full load; {timer:.1f} s of {both:.0f} s; "
-        f"{looks:,} looks since the start"
-    )
+    note = f"{leases:,} leases, {rate:.0f} beats/s, {_SHARE:.0%} of the full load; {timer:.1f} s of {both:.0f} s"
     return [Bar(8, "timer's statements, share of CPU", 100 * timer / both, 5, at_most=True, unit="%", note=note)]
 
 

@@ -4,6 +4,7 @@ import asyncio
 
 import asyncpg
 
+from app.store.recheck import BLOCK
 from bench.service import QUEUE
 
 _STORED = f"""
@@ -19,7 +20,7 @@ cross join generate_series(1, $2::int) as number
 where name = '{QUEUE}'
 """
 
-_LEASED = """
+_LEASED = f"""
 -- As they are a while after their claims: each extended within the last fifth of its length, their next looks spread over time.
 with leased as (
     insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id)
@@ -30,9 +31,10 @@ with leased as (
     where status = 'in_progress' and not exists (select from lease where lease.shard = message.shard and message_id = id)
     returning *
 )
-insert into recheck (shard, check_at, message_id, generation)
-select shard, now() + 0.8 * random() * make_interval(secs => $1), message_id, generation
+insert into recheck (shard, block, check_at)
+select shard, message_id / {BLOCK}, now() + 0.8 * random() * make_interval(secs => $1)
 from leased
+group by 1, 2
 """
 
 _INDEXES = "select indexname, indexdef from pg_indexes where tablename in ('message', 'lease') and indexname !~ '_pkey$'"

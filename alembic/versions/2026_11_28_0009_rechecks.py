@@ -1,4 +1,4 @@
-"""Keep the later looks at leases that live on in a narrow table of their own."""
+"""Keep the later looks at leases that live on in a narrow table of their own, one row per block of neighbours."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,11 +13,11 @@ def upgrade() -> None:
     op.create_table(
         "recheck",
         sa.Column("shard", sa.SmallInteger(), autoincrement=False, nullable=False),
+        sa.Column("block", sa.BigInteger(), autoincrement=False, nullable=False),
         sa.Column("check_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("message_id", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.Column("generation", sa.BigInteger(), autoincrement=False, nullable=False),
-        sa.PrimaryKeyConstraint("shard", "check_at", "message_id", "generation", name=op.f("recheck_pkey")),
+        sa.PrimaryKeyConstraint("shard", "block", name=op.f("recheck_pkey")),
     )
+    op.create_index("recheck_due", "recheck", ["shard", "check_at"], postgresql_where=sa.text("block >= 0"))
     op.execute("alter table recheck set (autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_cost_delay = 0)")
 
 

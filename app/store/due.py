@@ -16,7 +16,7 @@ def since(reach: str) -> str:
 
 
 NEXT_DUE = f"""
--- Locks: none. Index: the first entries of lease_due, recheck_pkey and message_due.
+-- Locks: none. Index: the first entries of lease_due, recheck_due and message_due.
 select extract(epoch from least(
     (
         select min(check_at) from lease
@@ -25,7 +25,7 @@ select extract(epoch from least(
     ),
     (
         select min(check_at) from recheck
-        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4) and message_id <> all($2::bigint[])
+        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4) and block >= 0
     ),
     (
         select min(available_at) from message

@@ -48,8 +48,8 @@ def _total() -> Column[int]:
     return Column(BigInteger, nullable=False, server_default=text("0"))
 
 
-def _moment(*, default: bool = False, nullable: bool = False, key: bool = False) -> Column[datetime]:
-    return Column(DateTime(timezone=True), nullable=nullable, server_default=text("now()") if default else None, primary_key=key)
+def _moment(*, default: bool = False, nullable: bool = False) -> Column[datetime]:
+    return Column(DateTime(timezone=True), nullable=nullable, server_default=text("now()") if default else None)
 
 
 class Queue(SQLModel, table=True):
@@ -199,7 +199,7 @@ class Message(SQLModel, table=True):
 class Lease(SQLModel, table=True):
     """One row per active lease. No index has `expires_at`, so a beat is a heap-only update; the timer's index has `check_at`.
 
-    `check_at` is when the timer looks at the lease for the first time; then it is infinite, and the next look is in `recheck`.
+    `check_at` is when the timer looks at the lease for the first time; then it is infinite, and the later looks are in `recheck`.
     """
 
     __table_args__ = (
@@ -237,12 +237,17 @@ class Lease(SQLModel, table=True):
 
 
 class Recheck(SQLModel, table=True):
-    """When the timer looks again at a lease that was alive when it last did. It may have ended since."""
+    """When the timer looks again at a block of leases that were alive when it last did: before the first of them can run out.
+
+    It has the leases whose `check_at` is infinite, some of which may have ended since.
+    """
+
+    # The condition holds for every row; see `message_status`.
+    __table_args__ = (Index("recheck_due", "shard", "check_at", postgresql_where=text("block >= 0")),)
 
     shard: int = Field(sa_column=Column(SmallInteger, primary_key=True, autoincrement=False))
-    check_at: datetime = Field(sa_column=_moment(key=True))
-    message_id: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
-    generation: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    block: int = Field(sa_column=Column(BigInteger, primary_key=True, autoincrement=False))
+    check_at: datetime = Field(sa_column=_moment())
 
 
 class Checkpoint(SQLModel, table=True):

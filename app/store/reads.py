@@ -5,6 +5,7 @@ from datetime import datetime
 
 from app.store.database import Database, Row, fetch
 from app.store.faults import answering
+from app.store.recheck import BLOCK
 from app.store.states import in_state
 from app.store.workers import HOLDS
 
@@ -91,12 +92,15 @@ limit $5
 """
 
 OVERDUE = f"""
--- Locks: none. Index: lease_due and recheck_pkey, up to now: a lease that has run out is due for a look, or for another; lease_pkey.
+-- Locks: none. Index: lease_due and recheck_due, up to now: a lease that has run out is due for a look, or its block is; lease_pkey.
 select {_LEASE_FACTS}
 from (
     select shard, message_id, generation from lease where shard = any($1::smallint[]) and check_at <= now() and generation > 0
     union
-    select shard, message_id, generation from recheck where shard = any($1::smallint[]) and check_at <= now()
+    select lease.shard, message_id, generation
+    from recheck
+    join lease on lease.shard = recheck.shard and lease.message_id >= block * {BLOCK} and lease.message_id < (block + 1) * {BLOCK}
+    where recheck.shard = any($1::smallint[]) and recheck.check_at <= now() and block >= 0
 ) as due
 join lease on lease.shard = due.shard and lease.message_id = due.message_id and lease.generation = due.generation
 join queue on queue.id = lease.queue_id

@@ -1,8 +1,8 @@
 """Recheck: look again at leases that were alive when their first look came due (design rule 8).
 
 A look at `lease` would write a new version of a wide row, and an entry in each of its indexes, wherever they are. So after the first look a
-lease is left alone, and its next look is a row in `recheck`, narrow and in order of time. The row of a lease that has ended stays until its
-time comes.
+lease is left alone, and later looks are at blocks of neighbours: one row of `recheck` says when the first of them would run out. A lease
+that is extended costs a look no more than to be read.
 """
 
 from collections.abc import Collection
@@ -10,84 +10,118 @@ from collections.abc import Collection
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
 
+BLOCK = 64
+"""Message ids to a block. It is in the data: `recheck.block` is the message id divided by it."""
+
 EARLY_S = 1.0
-"""How long before its time a lease is looked at again, along with one whose time has come: they would wake the timer one by one."""
+"""How long before its time a block is looked at, along with one whose time has come: they would wake the timer one by one."""
+
+_MOST_BLOCKS = 60
+
+_SOON = f"now() + make_interval(secs => {EARLY_S})"
+_IS_DUE = "recheck.shard = $1 and recheck.check_at > {since} and recheck.check_at <= {soon} and recheck.block >= 0"
 
 RECHECK = f"""
--- Locks: the rechecks that are due, or will be soon, earliest first, skipping those in another replica's hands; of the leases that were not
--- extended, theirs, skipping those that a beat or a settle has in hand.
--- Index: recheck_pkey, up to the first that is not due soon; lease_pkey.
--- A lease that was extended is looked at again at its new end. One that was not is left to the reclaim, which looks at its end.
+-- Locks: the blocks that are due, or will be soon, earliest first, skipping those in other hands; of the leases in them that would run out
+-- by then, theirs, skipping those that a beat or a settle has in hand.
+-- Index: recheck_due, up to the first that is not due soon; recheck_pkey; lease_pkey, one range per block.
+-- A block is left alone if a lease has been added to it since this statement began: it would not see that one. Leases that will run out are
+-- left to the reclaim, which looks at each at its end; $3 are set aside, and at most $4 are taken at once. Of the others, the first to
+-- run out decides when the block is looked at again.
 with due as materialized (
-    select ctid as place, shard, check_at, message_id, generation
-    from recheck
-    where shard = $1 and check_at > {since("$4")} and check_at <= now() + make_interval(secs => {EARLY_S})
-      and message_id <> all($3::bigint[])
-    order by check_at
-    limit $2
-    for update skip locked
+    select ahead.shard, ahead.block
+    from (
+        select shard, block, xmin as version
+        from recheck
+        where {_IS_DUE.format(since=since("$5"), soon=_SOON)}
+        order by check_at
+        limit $2
+    ) as ahead
+    cross join lateral (
+        select xmin as version
+        from recheck
+        where recheck.shard = ahead.shard and recheck.block = ahead.block
+        for update skip locked
+    ) as locked
+    where locked.version = ahead.version
 ),
 looked_at as materialized (
-    select due.*, lease.expires_at
+    select due.shard, due.block, lease.message_id, lease.generation, lease.expires_at,
+           count(*) filter (where lease.ends_soon) over (order by due.block, lease.message_id) as nth, lease.ends_soon
     from due
-    left join lateral (
-        select expires_at
-        from lease
-        where lease.shard = due.shard and lease.message_id = due.message_id and lease.generation = due.generation
-    ) as lease on true
-),
-ending as materialized (
-    select looked_at.*
-    from looked_at
     cross join lateral (
-        select from lease
-        where looked_at.expires_at <= now() + make_interval(secs => {EARLY_S})
-          and lease.shard = looked_at.shard and lease.message_id = looked_at.message_id and lease.generation = looked_at.generation
-        for update skip locked
+        select message_id, generation, expires_at, expires_at <= {_SOON} and message_id <> all($3::bigint[]) as ends_soon
+        from lease
+        where lease.shard = due.shard and lease.message_id >= due.block * {BLOCK} and lease.message_id < (due.block + 1) * {BLOCK}
+          and lease.check_at = 'infinity'
+        order by message_id
     ) as lease
 ),
-left_to_reclaim as (
-    update lease set check_at = ending.expires_at
-    from ending
-    where lease.shard = ending.shard and lease.message_id = ending.message_id
-),
-extended as (
-    insert into recheck (shard, check_at, message_id, generation)
-    select shard, expires_at, message_id, generation
+judged as materialized (
+    select looked_at.*, coalesce(held.is_held, false) as ending
     from looked_at
-    where expires_at > now() + make_interval(secs => {EARLY_S})
+    left join lateral (
+        select true as is_held
+        from lease
+        where looked_at.ends_soon and looked_at.nth <= $4 and lease.shard = looked_at.shard and lease.message_id = looked_at.message_id
+          and lease.generation = looked_at.generation
+        for update skip locked
+    ) as held on true
 ),
-done as (
+left_to_reclaim as (
+    update lease set check_at = judged.expires_at
+    from judged
+    where judged.ending and lease.shard = judged.shard and lease.message_id = judged.message_id
+),
+living as materialized (
+    -- Those that could not be taken are looked at again in a moment.
+    select block, greatest(min(expires_at), now() + interval '50 ms') as check_at from judged where not ending group by block
+),
+moved as (
+    update recheck set check_at = living.check_at
+    from living
+    where recheck.shard = $1 and recheck.block = living.block
+),
+dropped as (
     delete from recheck
-    using (
-        select place from ending
-        union all
-        select place from looked_at where expires_at is null or expires_at > now() + make_interval(secs => {EARLY_S})
-    ) as done
-    where recheck.ctid = done.place
-    returning 1
+    using due
+    where recheck.shard = due.shard and recheck.block = due.block and recheck.block <> all(array(select block from living))
 )
-select count(*) as handled from done
+select count(*) as blocks from due
 """
 
 _FIRST = f"""
--- Locks: none that lasts. Index: recheck_pkey.
-select message_id as id
-from recheck
-where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => {EARLY_S}) and message_id <> all($2::bigint[])
-order by check_at
-limit 1
-for update skip locked
+-- Locks: none that lasts. Index: recheck_due, lease_pkey.
+select lease.message_id as id
+from (
+    select shard, block
+    from recheck
+    where {_IS_DUE.format(since=since("$3"), soon=_SOON)}
+    order by check_at
+    limit 1
+    for update skip locked
+) as due
+cross join lateral (
+    select message_id
+    from lease
+    where lease.shard = due.shard and lease.message_id >= due.block * {BLOCK} and lease.message_id < (due.block + 1) * {BLOCK}
+      and lease.check_at = 'infinity' and lease.expires_at <= {_SOON} and lease.message_id <> all($2::bigint[])
+    order by message_id
+    limit 1
+) as lease
 """
 
 
 async def recheck(pool: Pool, shard: int, limit: int, aside: Collection[int], reach: float | None) -> int:
-    """Look at up to `limit` leases again, and return for how many that changed something. Messages set `aside` are left alone."""
-    (row,) = await fetch(pool, RECHECK, shard, limit, aside, reach)
-    handled: int = row["handled"]
-    return handled
+    """Look at blocks of leases again, and leave up to `limit` leases that will run out to the reclaim. Messages set `aside` are left alone.
+
+    Returns `limit` if more may be due, else less.
+    """
+    most = min(limit, _MOST_BLOCKS)
+    (row,) = await fetch(pool, RECHECK, shard, most, aside, limit, reach)
+    return limit if row["blocks"] == most else row["blocks"]
 
 
 async def first_rechecked(pool: Pool, shard: int, aside: Collection[int], reach: float | None) -> int | None:
-    """Return the message of the lease that a batch of one would look at again."""
+    """Return the message of the lease that would be the only one to be left to the reclaim."""
     return first_id(await fetch(pool, _FIRST, shard, aside, reach))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
-from app.store.recheck import EARLY_S
+from app.store.recheck import BLOCK, EARLY_S
 
 _RETURNED_AND_NOTED = end_attempts(
     kind="case when ended.is_attempt then 'lease_expired' else 'unconfirmed' end",
@@ -26,8 +26,8 @@ _MOST_AHEAD = 200
 
 RECLAIM = f"""
 -- Locks: the leases due for a look, earliest first, skipping those that a beat or a settle has in hand; their messages; dead-letter
--- queues, shared.
--- Index: lease_due, up to the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey.
+-- queues, shared; the blocks of those that live on, in order. Who locks blocks first waits for no lease.
+-- Index: lease_due, up to the first that is not due; lease_pkey, message_pkey, queue_pkey, checkpoint_pkey, recheck_pkey.
 -- A lease that was extended is looked at again, by the recheck if that is not soon; only one that ran out ends. What decides is the row
 -- as locked. Of the next few to come due, those that were extended are moved with them: they would else wake the timer one by one.
 with due as materialized (
@@ -65,8 +65,9 @@ moved as (
     returning lease.*
 ),
 to_recheck as (
-    insert into recheck (shard, check_at, message_id, generation)
-    select shard, expires_at, message_id, generation from moved where check_at = 'infinity'
+    insert into recheck (shard, block, check_at)
+    select shard, message_id / {BLOCK}, min(expires_at) from moved where check_at = 'infinity' group by 1, 2 order by 1, 2
+    on conflict (shard, block) do update set check_at = least(recheck.check_at, excluded.check_at)  -- always: it shows that one was added
 ),
 ended as (
     delete from lease
