@@ -47,6 +47,13 @@ def number(url: str, query: str) -> int:
     return asyncio.run(run())
 
 
+def refuse(database_url: str, table: str, condition: str, event: str) -> None:
+    """Make Postgres refuse some rows of a table."""
+    name = f"refuse_{table}_{event}"
+    execute(database_url, f"create function {name}() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
+    execute(database_url, f"create trigger {name} before {event} on {table} for each row when ({condition}) execute function {name}()")
+
+
 def programs() -> Path | None:
     """The folder of the Postgres programs to test on, if TEST_POSTGRES_BIN names one."""
     named = os.environ.get("TEST_POSTGRES_BIN")

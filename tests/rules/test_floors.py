@@ -1,8 +1,6 @@
 """Where claims and the timer begin to look, and that they miss nothing for it."""
 
-import asyncio
 from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 import asyncpg
@@ -212,31 +210,3 @@ def test_what_was_due_long_ago_when_it_was_committed_is_found_soon(start_server:
     )
     for message_id in (leased, looked_at, delayed):
         until(lambda wanted=message_id: api.message(wanted)["status"] == "pending")  # type: ignore[misc]
-
-
-@pytest.mark.scar(28)
-@pytest.mark.rule(8)
-async def test_looks_at_a_lease_that_lives_on_leave_its_row_alone(start_server: Callable[..., Server], database_url: str) -> None:
-    """After the first. Those of a block are looked at together, and no more once all have ended and its time has come."""
-    api = start_server().api
-    api.put_queue("long", visibility_timeout=4, extension=4, beat_interval=0.5)
-    api.send("long", *range(20))
-    receipts = [lease["receipt"] for lease in api.claim("long", max_messages=20)]
-    sql = await asyncpg.connect(database_url)
-    looks = "select count(*) as blocks, min(check_at) as earliest, (select min(expires_at) from lease) as first_end from recheck"
-    changes = "select n_tup_upd - n_tup_hot_upd from pg_stat_user_tables where relname = 'lease'"
-    moments: set[datetime] = set()
-    while len(moments) < 3:
-        assert {answer["status"] for answer in api.beat(*receipts)} <= {"extended", "held"}
-        (row,) = await sql.fetch(looks)
-        assert row["blocks"] in {0, 1}
-        assert row["blocks"] == 0 or row["earliest"] <= row["first_end"]
-        moments.add(row["earliest"])
-        await sql.execute("select pg_sleep(0.1), pg_stat_clear_snapshot()")
-    await sql.execute("select pg_sleep(1.2)")  # sessions report what they have done within a second
-    assert await sql.fetchval(changes) == 20
-    assert {answer["status"] for answer in api.ack(*receipts)} == {"acked"}
-    async with asyncio.timeout(20):
-        while await sql.fetchval("select count(*) from recheck"):  # noqa: ASYNC110 - nothing tells when they are gone
-            await asyncio.sleep(0.05)
-    await sql.close()

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import asyncpg
 import pytest
 from harness.plans import explain, fill
-from harness.postgres import execute
+from harness.postgres import refuse
 from harness.server import Server
 from harness.wait import until
 
@@ -266,10 +266,3 @@ def test_a_lease_that_cannot_be_reclaimed_is_set_aside_and_the_rest_are_reclaime
     assert api.message(ids[11])["status"] == "in_progress"
     assert api.message(delayed)["status"] == "scheduled"
     assert server.log.count("row set aside") == 2
-
-
-def refuse(database_url: str, table: str, condition: str, event: str) -> None:
-    """Make Postgres refuse some rows of a table."""
-    name = f"refuse_{table}_{event}"
-    execute(database_url, f"create function {name}() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
-    execute(database_url, f"create trigger {name} before {event} on {table} for each row when ({condition}) execute function {name}()")
