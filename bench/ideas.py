@@ -39,7 +39,7 @@ def main() -> None:
         url = bench.database()
         with serving(url) as server:
             server.api.put_queue(QUEUE, beat_interval=0)
-        store(url, in_progress=_LEASES)
+        store(url, in_progress=_LEASES, lease_s=200)  # so that each beat extends
         found = [("one beat per statement", _cost(bench, url, 1)), ("100 per statement", _cost(bench, url, 100))]
         execute(url, "create index lease_expiry on lease (shard, expires_at)")
         found.append(("100 per statement, with an index on expires_at", _cost(bench, url, 100)))

@@ -143,5 +143,5 @@ async def test_a_look_at_a_block_reads_no_other(database_url: str) -> None:
     await sql.execute("update recheck set check_at = now() where block in (7, 77)")
     nodes = await explain(sql, RECHECK, 0, 60, [], 1000, None)
     assert rows_read(nodes, "lease") == 2 * BLOCK
-    assert rows_read(nodes, "recheck") <= 3 * 2
+    assert rows_read(nodes, "recheck") <= 4 * 2  # found, locked, and looked up to be moved or dropped
     await sql.close()
