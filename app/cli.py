@@ -11,10 +11,10 @@ from typing import Annotated, NoReturn
 import structlog
 import typer
 import uvicorn
-from fastapi import FastAPI
 from pydantic import ValidationError
 
 from app import embedded, logs
+from app.front import Front
 from app.main import create_app
 from app.settings import Settings
 from app.store.migrations import migrate as run_migrations
@@ -47,8 +47,7 @@ def serve(
             database="embedded" if settings.database_url is None else "DATABASE_URL",
         )
         log.info("there are no access keys yet: whoever reaches this address can use the service")
-        app = create_app(settings, url)
-        _Server(app, settings).run()
+        _Server(create_app(settings, url), settings).run()
 
 
 @cli.command()
@@ -64,27 +63,29 @@ def migrate() -> None:
 @cli.command()
 def openapi() -> None:
     """Print the OpenAPI document."""
-    typer.echo(json.dumps(create_app(Settings(), "postgresql://").openapi(), indent=2))
+    typer.echo(json.dumps(create_app(Settings(), "postgresql://").app.openapi(), indent=2))
 
 
 class _Server(uvicorn.Server):
     """Answers parked claims when it is told to stop, so that nobody waits for work that will not come."""
 
-    def __init__(self, app: FastAPI, settings: Settings) -> None:
+    def __init__(self, front: Front, settings: Settings) -> None:
         super().__init__(
             uvicorn.Config(
-                app,
+                front,
+                interface="asgi3",
                 host=settings.host,
                 port=settings.port,
                 log_config=None,
                 log_level=settings.log_level,
                 access_log=False,
                 server_header=False,
+                proxy_headers=False,  # nothing depends on them, and each call would be looked through for them
                 timeout_keep_alive=_KEEP_ALIVE_S,
                 timeout_graceful_shutdown=settings.shutdown_grace,
             )
         )
-        self._app = app
+        self._app = front.app
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         super().handle_exit(sig, frame)

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
@@ -21,6 +20,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from prometheus_client import CollectorRegistry
+from starlette.types import ASGIApp
 
 from app.store.figures import Figures
 from app.store.models import STATUSES
@@ -58,10 +58,9 @@ class Telemetry:
         if self.traces:
             self.traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
-    def instrument(self, app: FastAPI) -> None:
-        """Add the spans of hot calls, if there are to be traces."""
-        if self.traces:
-            app.add_middleware(HotSpans, traces=self.traces, ids=self._trace_ids)
+    def traced(self, hot: ASGIApp) -> ASGIApp:
+        """Give hot calls their spans, if there are to be traces."""
+        return HotSpans(hot, self.traces, self._trace_ids) if self.traces else hot
 
     def for_fastapi(self) -> TelemetryConfig:
         """Return FastAPI's own instrumentation: it skips probes, and hot calls, which it would slow down."""
@@ -72,7 +71,7 @@ class Telemetry:
             logs=False,
             operation_spans=False,
             auto_configure=False,
-            exclude=lambda scope: scope["path"] in _QUIET_PATHS or is_hot(scope),
+            exclude=lambda scope: scope["path"] in _QUIET_PATHS or is_hot(scope.get("method", ""), scope["path"]),
         )
 
     def observe(self, observed: Observed) -> None:

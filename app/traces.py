@@ -20,10 +20,9 @@ _HOT_PATHS = frozenset({"/beat", "/ack", "/nack", "/release"})
 _HOT_ENDS = ("/messages", "/leases")
 
 
-def is_hot(scope: Scope) -> bool:
+def is_hot(method: str, path: str) -> bool:
     """Tell whether a request is a call that workers and senders make all the time."""
-    path: str = scope["path"]
-    return scope.get("method") == "POST" and (path in _HOT_PATHS or path.endswith(_HOT_ENDS))
+    return method == "POST" and (path in _HOT_PATHS or path.endswith(_HOT_ENDS))
 
 
 class TraceIds(RandomIdGenerator):
@@ -48,8 +47,6 @@ class HotSpans:
         self._parent_headers = frozenset(name.lower().encode() for name in get_global_textmap().fields)
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] != "http" or not is_hot(scope):
-            return self._app(scope, receive, send)
         if not self._parent_headers.isdisjoint([name for name, _ in scope["headers"]]):
             return self._traced(extract(Headers(scope=scope)), scope, receive, send)
         root = Context()

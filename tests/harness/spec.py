@@ -43,7 +43,7 @@ class Operation:
 
 @cache
 def document() -> Json:
-    return create_app(Settings(), "postgresql://nowhere").openapi()
+    return create_app(Settings(), "postgresql://nowhere").app.openapi()
 
 
 @cache
