@@ -5,6 +5,16 @@ from typing import Any, TypeAlias
 import asyncpg
 import orjson
 
+from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE
+
+CLAIM_KINDS = {
+    "any": (PICK_ANY, ()),
+    "by type": (PICK_BY_TYPE, (["a", "b"],)),
+    "by task": (PICK_BY_TASK, ("t",)),
+    "by both": (PICK_BY_BOTH, (["a", "b"], "t")),
+}
+"""The ways to pick messages, each with the arguments of a filter that the messages of `fill` pass."""
+
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 Node: TypeAlias = dict[str, Any]
 

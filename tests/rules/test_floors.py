@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 from harness.api import Api
 from harness.operating import bury, redrive
-from harness.plans import Connection, Node, buffers, explain, fill
+from harness.plans import CLAIM_KINDS, Connection, Node, buffers, explain, fill
 from harness.postgres import execute, number
 from harness.server import Server
 from harness.wait import until
@@ -16,7 +16,7 @@ from app.leases.floors import Floors, Taken
 from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
 from app.store.due import NEXT_DUE
-from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Pick
+from app.store.pick import Pick
 from app.store.promote import PROMOTE
 from app.store.recheck import RECHECK
 from app.store.reclaim import RECLAIM
@@ -26,12 +26,6 @@ DEAD = 20_000
 DEAD_PAGES = 100
 """At least so many pages of the table hold them."""
 SLOTS = 10
-KINDS = {
-    "any": (PICK_ANY, ()),
-    "by type": (PICK_BY_TYPE, (["a", "b"],)),
-    "by task": (PICK_BY_TASK, ("t",)),
-    "by both": (PICK_BY_BOTH, (["a", "b"], "t")),
-}
 
 
 def work_off(api: Api, queue: str) -> None:
@@ -128,7 +122,7 @@ async def held_snapshot(url: str) -> Connection:
 
 
 @pytest.mark.scar(41)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLAIM_KINDS)
 async def test_a_claim_walks_no_message_that_is_gone_while_a_transaction_is_held_open(database_url: str, kind: str) -> None:
     sql = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
     await fill(sql, ready=DEAD)
@@ -139,7 +133,7 @@ async def test_a_claim_walks_no_message_that_is_gone_while_a_transaction_is_held
     floors = Floors()
     floors.begin()
     floors.took([Taken(("key-0", 0), BUSY, last)])
-    pick, wanted = KINDS[kind]
+    pick, wanted = CLAIM_KINDS[kind]
     behind, from_the_front = [await read_by_a_claim(sql, pick, each, wanted) for each in (floors, Floors())]
     assert buffers(behind) <= 60 * SLOTS
     assert buffers(from_the_front) > buffers(behind) + DEAD_PAGES

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
-from harness.plans import Node, buffers, execution, explain, explain_prepared, fill, rows_left_out, rows_read
+from harness.plans import CLAIM_KINDS, Node, buffers, execution, explain, explain_prepared, fill, rows_left_out, rows_read
 from harness.postgres import Databases
 from harness.server import Server
 from harness.wait import until
@@ -14,18 +14,12 @@ from harness.wait import until
 from app.leases.floors import Floors
 from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
-from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE
+from app.store.pick import PICK_ANY
 from app.store.purge import NEWEST, PURGE
 from app.store.reads import MESSAGES
 from app.store.redrive import REDRIVE
 
 SLOTS = 10
-KINDS = {
-    "any": (PICK_ANY, ()),
-    "by type": (PICK_BY_TYPE, (["a", "b"],)),
-    "by task": (PICK_BY_TASK, ("t",)),
-    "by both": (PICK_BY_BOTH, (["a", "b"], "t")),
-}
 PLANS = ("made on empty tables", "made while nothing was ready", "made for the tables as they are")
 
 _ADD_LIMITED_QUEUE = """
@@ -60,7 +54,7 @@ def many_keys(postgres: Databases) -> Iterator[Observed]:
 
 @pytest.mark.scar(39)
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLAIM_KINDS)
 def test_a_claim_reads_no_row_that_is_not_ready(crowd: Observed, kind: str, plan: str) -> None:
     """A claim of 10 from 1,000 ready messages beside 500,000 delayed, 200,000 leased and 1,000,000 finished ones."""
     nodes = crowd[kind, plan]
@@ -72,7 +66,7 @@ def test_a_claim_reads_no_row_that_is_not_ready(crowd: Observed, kind: str, plan
 
 @pytest.mark.scar(39)
 @pytest.mark.parametrize("plan", PLANS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", CLAIM_KINDS)
 def test_ten_thousand_keys_cost_a_claim_no_more_than_ten(few_keys: Observed, many_keys: Observed, kind: str, plan: str) -> None:
     """A claim of 10 from 100,000 ready messages under 10,000 keys, against one from 1,000 under ten."""
     few, many = few_keys[kind, plan], many_keys[kind, plan]
@@ -166,7 +160,7 @@ async def _observe(
     async def plan_all(mode: str) -> None:
         """Make the plans that are kept."""
         await sql.execute(f"set plan_cache_mode = {mode}")
-        for n, kind in enumerate(KINDS):
+        for n, kind in enumerate(CLAIM_KINDS):
             await sql.execute(f"explain {execution(f'kind_{n}', *claim_arguments(kind))}")
 
     async def make_ready() -> None:
@@ -175,12 +169,12 @@ async def _observe(
         await fill(sql, ready=ready, keys=keys)
 
     async def run_all(plan: str) -> None:
-        for n, kind in enumerate(KINDS):
+        for n, kind in enumerate(CLAIM_KINDS):
             found[kind, plan] = await explain_prepared(sql, f"kind_{n}", *claim_arguments(kind))
 
     for table in ("message", "lease"):
         await sql.execute(f"alter table {table} set (autovacuum_enabled = off)")  # it would have the plans made anew
-    for n, (pick, _) in enumerate(KINDS.values()):
+    for n, (pick, _) in enumerate(CLAIM_KINDS.values()):
         await sql.execute(f"prepare kind_{n} as {CLAIMS[pick]}")
     await plan_all("force_generic_plan")
     await fill(sql, ready=0, delayed=delayed, leased=leased, completed=completed, keys=keys)
@@ -200,7 +194,7 @@ async def _observe(
 def claim_arguments(kind: str, *, queue_id: int = 1, holding: bool = False) -> tuple[Any, ...]:
     """Return the arguments of a claim of ten, on behalf of one call, by a replica at some key in the middle."""
     nothing = [None] * SLOTS
-    _, wanted = KINDS[kind]
+    _, wanted = CLAIM_KINDS[kind]
     return (
         0,
         queue_id,
