@@ -170,7 +170,7 @@ async def _on_store(request: Request, error: StoreError) -> Response:
                 500, "row-refused", "The database refused the data", "Nothing was stored. The service's log has the record."
             )
         case _:
-            raise error
+            return await _on_bug(request, error)
     return respond(request, problem)
 
 

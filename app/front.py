@@ -13,7 +13,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from app.api.hot import HotRoute
 from app.middleware import RequestIds
 from app.telemetry import Telemetry
-from app.traces import is_hot
+
+_HOT = frozenset({"/beat", "/ack", "/nack", "/release", "/queues/{queue}/messages", "/queues/{queue}/leases"})
+"""What workers and senders call all the time, by POST."""
 
 
 class Front:
@@ -21,9 +23,7 @@ class Front:
 
     def __init__(self, app: FastAPI, telemetry: Telemetry) -> None:
         self.app = app
-        hot = [
-            route for route in app.routes if isinstance(route, HotRoute) and any(is_hot(each, route.path) for each in route.methods or ())
-        ]
+        hot = [route for route in app.routes if isinstance(route, HotRoute) and route.path in _HOT and route.methods == {"POST"}]
         self._fixed = {route.path: route for route in hot if not route.param_convertors}
         self._by_end = {_end(route.path): route for route in hot if route.param_convertors}
         self._hot: ASGIApp = RequestIds(telemetry.traced(ExceptionMiddleware(_serve, app.exception_handlers)))

@@ -74,7 +74,7 @@ def create_app(settings: Settings, database_url: str) -> Front:
                 "listener": store.wakeups.listen,
                 "registry": store.registry.run,
                 "figures": partial(run_figures, store.figures),
-                "floors": partial(run_floors, store.parking, database.reads),
+                "floors": partial(run_floors, store.parking, database.work),
                 "recovery": partial(run_recovery, store.recovery),
                 "housekeeper": housekeeper.run,
             },

@@ -15,7 +15,7 @@ Level = tuple[str, int]
 """A fairness key and a rank."""
 
 _WORTH_A_FLOOR = 1000
-_MOST_LEVELS = 1000
+_MOST_LEVELS = 200
 _MOST_FLOORS = 64
 _BEFORE_ALL_RANKS = -32768
 _BEHIND_ALL_RANKS = 32769

@@ -223,7 +223,7 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
             raise QueueGoneError(place.queue_id)
         terms = _Terms(**json.loads(rows[0]["terms"]))
         leased = [row for row in rows if row["id"] is not None]
-        place.floors.took(_taken(leased))
+        place.floors.took(_taken(place.filter, leased))
         for row in leased:
             granted[slots[row["slot"] - 1][0]].leases.append(GrantedLease._make(row[2:]))
         served = [slots[slot - 1] for slot in terms.served] if terms.served is not None else slots
@@ -295,8 +295,10 @@ def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[obj
     )
 
 
-def _taken(leased: list[Row]) -> Iterator[Taken]:
-    """Sum up what was taken at each level: it comes together, and in order."""
+def _taken(wanted: Filter, leased: list[Row]) -> Iterator[Taken]:
+    """Sum up what was taken at each level: it comes together, and in order. Of several work types, others may have been ready before it."""
+    if wanted.is_merged:
+        return
     for (fairness_key, priority), rows in groupby(leased, key=itemgetter("fairness_key", "priority")):
         ids = [row["id"] for row in rows]
         yield Taken((fairness_key, -priority), len(ids), ids[-1])

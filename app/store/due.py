@@ -1,8 +1,8 @@
 """What the timer's statements share: how much of their indexes they look at, and when the next of all is due.
 
 Leases that were settled and messages that were promoted leave dead entries behind, and a transaction that is held open elsewhere keeps
-Postgres from clearing them away (scar 41). So a statement looks back no further than its `reach`: the seconds since the last sweep, and
-some for transactions that commit late. Now and then, and at first, it is None, and everything is looked at.
+Postgres from clearing them away (scar 41). So a statement looks back no further than its `reach`: the seconds to where the last sweep left
+nothing undone, and some for transactions that commit late. Now and then, and at first, it is None, and everything is looked at.
 """
 
 from collections.abc import Collection
@@ -16,7 +16,7 @@ def since(reach: str) -> str:
 
 
 NEXT_DUE = f"""
--- Locks: none. Index: the first entries of lease_due, recheck_due and message_due.
+-- Locks: none. Index: the first entries within reach of lease_due, recheck_due and message_due.
 select extract(epoch from least(
     (
         select min(check_at) from lease

@@ -23,6 +23,10 @@ from app.store.queues import QueueRef
 _BATCH_SLOTS = 1000
 _FIRST_BATCH_CALLERS = 16
 _REMEMBERED_CLAIMS = 1000
+_SHORTEST_REST_S = 1.0
+_LONGEST_REST_S = 60.0
+_REST = 50
+"""How many times longer than a look below the floors the time from one to the next is."""
 
 log = structlog.get_logger(__name__)
 
@@ -83,6 +87,7 @@ class Line:
         self._aside = Aside()
         self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
         self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that was served, as more may be ready
+        self._look_below_at = 0.0
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
         self._dry = False  # some have been tried for in vain, and nothing has become ready since
@@ -136,11 +141,20 @@ class Line:
         self._woken.set()
 
     async def look_below(self, pool: Pool) -> None:
-        """Look for messages that are ready, and that no claim would find because this replica has not heard of it."""
-        if self._place.floors:
-            lowest = await first_below(pool, self._place, self._aside.ids())
-            if lowest is not None:
-                self.wake(lowest)
+        """Look for messages that are ready, and that no claim would find because this replica has not heard of it; if that is due.
+
+        Raises:
+            UnavailableError: Postgres did not answer.
+
+        """
+        began = time.monotonic()
+        if not self._place.floors or began < self._look_below_at:
+            return
+        self._look_below_at = began + _LONGEST_REST_S  # if it fails
+        lowest = await first_below(pool, self._place, self._aside.ids())
+        self._look_below_at = began + min(_LONGEST_REST_S, max(_SHORTEST_REST_S, _REST * (time.monotonic() - began)))
+        if lowest is not None:
+            self.wake(lowest)
 
     def dismiss(self, workers: Container[str] | None = None) -> None:
         """Let nobody wait any longer, or none of these workers."""

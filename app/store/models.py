@@ -199,7 +199,7 @@ class Message(SQLModel, table=True):
 class Lease(SQLModel, table=True):
     """One row per active lease. No index has `expires_at`, so a beat is a heap-only update; the timer's index has `check_at`.
 
-    `check_at` is when the timer looks at the lease for the first time; then it is infinite, and the later looks are in `recheck`.
+    `check_at` is when the timer looks at the lease. After the first look it is infinite as a rule, and the later looks are in `recheck`.
     """
 
     __table_args__ = (

@@ -4,13 +4,19 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Container, Iterable
 
+import asyncpg
+import structlog
+
 from app.store.claim import Claim
 from app.store.database import Pool
+from app.store.faults import UnavailableError
 from app.store.line import Claimed, Line, Serving
 from app.store.pick import Filter
 from app.store.queues import QueueRef
 
 _IDLE_LINES = 10_000
+
+log = structlog.get_logger(__name__)
 
 
 class Parking:
@@ -56,14 +62,12 @@ class Parking:
         self.wake(list(self._of_queue), lowest=0)
 
     async def look_below(self, pool: Pool) -> None:
-        """Have each line look for messages that it has left behind.
-
-        Raises:
-            UnavailableError: Postgres did not answer.
-
-        """
+        """Have each line look for messages that it has left behind, if that is due. One that fails keeps no other from it."""
         for line in list(self._lines.values()):
-            await line.look_below(pool)
+            try:
+                await line.look_below(pool)
+            except (UnavailableError, asyncpg.PostgresError) as error:
+                log.warning("not looked below the floors", reason=str(error) or type(error).__name__)
 
     def dismiss(self) -> None:
         """Send everybody away empty, and let nobody wait from now on: the service is stopping."""

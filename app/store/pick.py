@@ -104,7 +104,7 @@ picked as materialized (
 
 # What the floors have left behind. The arguments are $1 shard, $2 queue, $3 to $5 the floors, $6 messages set aside, then the filter's.
 _BELOW = """
--- Locks: none.
+-- Locks: none that lasts; what a claim has in hand is passed over.
 -- Index: {index}, by a range from the front of each floored level to its floor: all that has died there and is not cleared away is walked.
 select min(found.id) as lowest
 from unnest($3::text[], $4::int[], $5::bigint[]) as floor(fairness_key, rank, message_id)
@@ -112,10 +112,11 @@ from unnest($3::text[], $4::int[], $5::bigint[]) as floor(fairness_key, rank, me
 cross join lateral (
     select message.id
     from message
-    where {ready} and message.fairness_key = floor.fairness_key and -message.priority::int = floor.rank
+    where {ready} and message.fairness_key = floor.fairness_key and -message.priority::int between floor.rank and floor.rank
       and message.id <= floor.message_id and message.id <> all($6::bigint[])
-    order by message.id
+    order by -message.priority::int, message.id  -- as only the one index has it
     limit 1
+    for update skip locked
 ) as found
 """
 
@@ -264,6 +265,11 @@ class Filter:
 
     work_types: tuple[str, ...] | None = None
     task_id: str | None = None
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether what passes stands in several ranges of an index, of which a claim sees the beginnings."""
+        return self.work_types is not None and len(self.work_types) > 1
 
     @property
     def pick(self) -> Pick:

@@ -16,8 +16,6 @@ BLOCK = 64
 EARLY_S = 1.0
 """How long before its time a block is looked at, along with one whose time has come: they would wake the timer one by one."""
 
-_MOST_BLOCKS = 60
-
 _SOON = f"now() + make_interval(secs => {EARLY_S})"
 _IS_DUE = "recheck.shard = $1 and recheck.check_at > {since} and recheck.check_at <= {soon} and recheck.block >= 0"
 
@@ -69,13 +67,16 @@ judged as materialized (
     ) as held on true
 ),
 left_to_reclaim as (
-    update lease set check_at = judged.expires_at
+    update lease set check_at = greatest(judged.expires_at, now())
     from judged
     where judged.ending and lease.shard = judged.shard and lease.message_id = judged.message_id
 ),
 living as materialized (
-    -- Those that could not be taken are looked at again in a moment.
-    select block, greatest(min(expires_at), now() + interval '50 ms') as check_at from judged where not ending group by block
+    -- What others had in hand is looked at again in a moment: not at once, or there would be no end of it. What was too much is.
+    select block, min(case when ends_soon and nth > $4 then now() else greatest(expires_at, {_SOON} + interval '50 ms') end) as check_at
+    from judged
+    where not ending
+    group by block
 ),
 moved as (
     update recheck set check_at = living.check_at
@@ -117,7 +118,7 @@ async def recheck(pool: Pool, shard: int, limit: int, aside: Collection[int], re
 
     Returns `limit` if more may be due, else less.
     """
-    most = min(limit, _MOST_BLOCKS)
+    most = max(1, limit // BLOCK)
     (row,) = await fetch(pool, RECHECK, shard, most, aside, limit, reach)
     return limit if row["blocks"] == most else row["blocks"]
 

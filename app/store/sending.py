@@ -7,7 +7,10 @@ from typing import NamedTuple
 
 
 class NewMessage(NamedTuple):
-    """One message to store, in the order of the arrays that every statement which stores them ends with. JSON values are their text."""
+    """One message to store, in the order of the arrays that every statement which stores them ends with. JSON values are their text.
+
+    Nothing may log it: it would show the body.
+    """
 
     body: str
     headers: str | None

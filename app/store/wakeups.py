@@ -1,8 +1,8 @@
 """Wake-ups for parked claims on every way into `pending`: at once in this replica, by one throttled NOTIFY in the others.
 The listener also hears which workers somebody has drained or deleted (`app/store/workers.py` tells of it).
 
-Nothing depends on a notification: parked claims also look by themselves once per sweep interval, and a listener whose connection
-breaks comes back by itself and wakes everybody, for what it may have missed.
+Nothing depends on a notification: parked claims also look by themselves once per sweep interval, and below their floors now and then
+(`app/leases/floors.py`), and a listener whose connection breaks comes back by itself and wakes everybody, for what it may have missed.
 """
 
 import asyncio
@@ -64,7 +64,7 @@ class Wakeups:
             try:
                 await fetch(self._database.work, _NOTIFY, _CHANNEL, f"{self._replica} {payload}")
             except UnavailableError:
-                log.warning("notification not sent; the other replicas will find out by polling")
+                log.warning("notification not sent; the other replicas will find out by themselves")
             await asyncio.sleep(_THROTTLE_S)
 
     async def listen(self) -> None:

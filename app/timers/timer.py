@@ -31,7 +31,7 @@ _LATENESS_S = 2.0
 _SHORTEST_REST_S = 1.0
 _LONGEST_REST_S = 60.0
 _REST = 50
-"""How many times longer than a sweep that looks at everything the time from one to the next is."""
+"""How many times longer than a look at everything the time from one to the next is."""
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class Timer:
         failures = 0
         while True:
             try:
-                _, handled = await self._sweep()
+                _, handled = await self._sweep(self._windows)
                 failures = 0
                 pause = await self._pause(handled)
                 self._planned = time.monotonic() + pause
@@ -69,28 +69,27 @@ class Timer:
                 await asyncio.sleep(min(self._longest_sleep, _BACKOFF_S * failures))
 
     async def sweep(self) -> RecoveryStats:
-        """Do everything that is due, in all shards, beside the sweeps of the timer itself."""
-        stats, _ = await self._sweep()
+        """Do everything that is due, in all shards, however long it has been, beside the sweeps of the timer itself."""
+        stats, _ = await self._sweep({shard: _Window() for shard in self._store.shards})
         return stats
 
-    async def _sweep(self) -> tuple[RecoveryStats, int]:
+    async def _sweep(self, windows: "dict[int, _Window]") -> tuple[RecoveryStats, int]:
         """Sweep once. Returns what it did, which is noted also if it is cut short, and how many rows it handled."""
         stats = RecoveryStats()
         began = time.monotonic()
         try:
-            handled = sum([await self._sweep_shard(shard, stats) for shard in self._store.shards])
+            handled = sum([await self._sweep_shard(shard, window, stats) for shard, window in windows.items()])
         finally:
             stats.scan_duration_ms = (time.monotonic() - began) * 1000
             self._store.recovery.note(stats)
         return stats, handled
 
-    async def _sweep_shard(self, shard: int, stats: RecoveryStats) -> int:
+    async def _sweep_shard(self, shard: int, window: "_Window", stats: RecoveryStats) -> int:
         store, pool, aside = self._store, self._pool, self._aside
-        window = self._windows[shard]
-        reach = window.open()
+        window.open()
 
         async def reclaim(limit: int) -> int:
-            done = await store.reclaim(shard, limit, aside.ids(), reach)
+            done = await store.reclaim(shard, limit, aside.ids(), window.reach)
             stats.expired_found += done.expired
             stats.recovered += done.expired - done.given_up
             stats.failed += done.given_up
@@ -98,24 +97,24 @@ class Timer:
             return done.looked_at
 
         async def promote(limit: int) -> int:
-            return (await store.promote(shard, limit, aside.ids(), reach)).promoted
+            return (await store.promote(shard, limit, aside.ids(), window.reach)).promoted
 
         async def look_again(limit: int) -> int:
-            return await recheck(pool, shard, limit, aside.ids(), reach)
+            return await recheck(pool, shard, limit, aside.ids(), window.reach)
 
-        handled = await self._drain("recheck", look_again, lambda: first_rechecked(pool, shard, aside.ids(), reach), stats)
-        handled += await self._drain("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), reach), stats)
-        handled += await self._drain("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), reach), stats)
-        window.close()
+        handled = await self._drain("recheck", look_again, lambda: first_rechecked(pool, shard, aside.ids(), window.reach), stats)
+        handled += await self._drain("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), window.reach), stats)
+        handled += await self._drain("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), window.reach), stats)
         return handled
 
     async def _pause(self, handled: int) -> float:
         """Return the seconds until something will be due."""
-        dues = [
-            await next_due(self._pool, shard, self._aside.ids(), window.reach, self._longest_sleep)
-            for shard, window in self._windows.items()
-        ]
-        due = min((each for each in dues if each is not None), default=self._longest_sleep)
+        due = self._longest_sleep
+        for shard, window in self._windows.items():
+            began = time.monotonic()
+            seconds = await next_due(self._pool, shard, self._aside.ids(), window.reach, self._longest_sleep)
+            window.close(seconds, walked=time.monotonic() - began)
+            due = due if seconds is None else min(due, seconds)
         self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
 
@@ -147,23 +146,30 @@ class Timer:
 
 
 class _Window:
-    """How far back a replica's sweeps of one shard have to look: to the last one that came to its end, or to the beginning of time."""
+    """How far back the sweeps of one shard have to look: to where the last one left nothing undone, or to the beginning of time."""
 
     def __init__(self) -> None:
-        self.reach: float | None = None
+        self._first: float | None = None  # the moment from which on it looks; None is the beginning of time
         self._began = 0.0
-        self._swept = 0.0
         self._whole_due = 0.0
 
-    def open(self) -> float | None:
-        """Begin a sweep. Returns its reach, in seconds, None for everything."""
-        self._began = time.monotonic()
-        self.reach = None if self._began >= self._whole_due else self._began - self._swept + _LATENESS_S
-        return self.reach
+    @property
+    def reach(self) -> float | None:
+        """Seconds from now that a statement has to look back, None for everything."""
+        return None if self._first is None else time.monotonic() - self._first
 
-    def close(self) -> None:
-        """End a sweep that has done everything within its reach."""
-        if self.reach is None:
-            took = time.monotonic() - self._began
-            self._whole_due = time.monotonic() + min(_LONGEST_REST_S, max(_SHORTEST_REST_S, _REST * took))
-        self._swept = self._began
+    def open(self) -> None:
+        """Begin a sweep, of everything if that is due."""
+        self._began = time.monotonic()
+        if self._began >= self._whole_due:
+            self._first = None
+
+    def close(self, due: float | None, *, walked: float) -> None:
+        """End a sweep after which the next thing is due in so many seconds. What is overdue still is in other hands: it stays in view.
+
+        To look for it took `walked` seconds: what nobody has cleared away makes that long.
+        """
+        now = time.monotonic()
+        if self._first is None:
+            self._whole_due = now + min(_LONGEST_REST_S, max(_SHORTEST_REST_S, _REST * walked))
+        self._first = min(self._began, now if due is None else now + due) - _LATENESS_S

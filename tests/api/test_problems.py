@@ -116,3 +116,21 @@ def test_the_clients_own_request_id_is_kept(api: Api, given: str) -> None:
 def test_a_request_id_that_could_spoil_a_log_is_replaced(api: Api, given: bytes) -> None:
     answer = api.client.get("/messages/0", headers={b"x-request-id": given})
     assert len(assert_problem(answer, 404, "message-not-found")["request_id"]) == 32
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/beat", 405, "method-not-allowed"),
+        ("PUT", "/queues/default/messages", 405, "method-not-allowed"),
+        ("POST", "/beat/", 404, "not-found"),
+        ("POST", "//beat", 404, "not-found"),
+        ("POST", "/nowhere/leases", 404, "not-found"),
+        ("POST", "/queues/a/b/messages", 404, "not-found"),
+        ("POST", "/queues//messages", 404, "not-found"),
+        ("POST", "/queues/no%20such/leases", 404, "queue-not-found"),
+    ],
+)
+def test_what_is_near_a_hot_call_is_a_problem_too(api: Api, method: str, path: str, status: int, code: str) -> None:
+    answer = api.client.request(method, path, json={"messages": [{"body": 1}]} if path.endswith("messages") else {"worker_id": "w"})
+    assert_problem(answer, status, code)

@@ -82,6 +82,8 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
     [
         "ack",
         "beat",
+        "below",
+        "below by both",
         "claim",
         "claim by type",
         "claim by task",
@@ -105,6 +107,8 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
     ids, words, nothing = [1, 2, 3], ["1", "2", "3"], [None] * 3
     turn: tuple[Any, ...] = (1, "", 0, True, [], ["w"] * 3, *Floors().stretches())
     own_indexes = {
+        "below": {"message_ready"},
+        "below by both": {"message_ready_by_both"},
         "claim": {"message_ready"},
         "claim by type": {"message_ready_by_type"},
         "claim by task": {"message_ready_by_task"},
@@ -118,6 +122,8 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(own_sql: Co
     statement, arguments = {
         "ack": (ACK, (ids, ids, nothing)),
         "beat": (BEAT, (ids, ids, nothing, nothing)),
+        "below": (PICK_ANY.below, (1, words, ids, ids, [])),
+        "below by both": (PICK_BY_BOTH.below, (1, words, ids, ids, [], ["a", "b"], "t")),
         "claim": (CLAIMS[PICK_ANY], (*turn, nothing, nothing, nothing, ids)),
         "claim by type": (CLAIMS[PICK_BY_TYPE], (*turn, ["a", "b"], nothing, nothing, nothing, ids)),
         "claim by task": (CLAIMS[PICK_BY_TASK], (*turn, "t", nothing, nothing, nothing, ids)),

@@ -12,6 +12,7 @@ import anyio
 import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.holding import holding
 from harness.postgres import number
 from harness.server import Server
 from harness.wait import until
@@ -76,6 +77,26 @@ async def test_a_renewal_that_slips_in_before_the_reclaim_keeps_its_lease(
     assert api.message(message_id)["status"] == "in_progress"
     assert api.message(message_id)["expired_count"] == 0
     assert api.beat(receipt)[0]["status"] == "extended"
+
+
+@pytest.mark.rule(8)
+@pytest.mark.parametrize("lived_on", [False, True])
+async def test_a_lease_that_was_in_other_hands_for_long_when_it_ran_out_is_back_soon_after(
+    start_server: Callable[..., Server], database_url: str, lived_on: bool
+) -> None:
+    """For longer than a sweep looks back of itself."""
+    api = start_server(sweep_interval=RARELY).api
+    api.put_queue("long", visibility_timeout=2, extension=4, beat_interval=0.1)
+    (message_id,) = api.send("long", "work")
+    receipt = api.claim_one("long")["receipt"]
+    if lived_on:
+        api.beat(receipt)
+        await anyio.sleep(2.5)
+    async with holding(database_url, "select from lease for update") as sql:
+        await sql.execute("select pg_sleep(6)")
+    free = time.monotonic()
+    until(lambda: api.message(message_id)["status"] == "pending")
+    assert time.monotonic() - free < 2
 
 
 @pytest.mark.rule(8)
