@@ -3,7 +3,8 @@
 Messages that have been leased leave dead entries in the index of ready messages, and a transaction that is held open elsewhere keeps
 Postgres from clearing them away. A claim that began at the front would walk them all (scar 41). So it begins, within each level, at the
 floor: behind the last message that was taken there. A level is a fairness key and a rank (the negative priority). Whatever makes an older
-message ready lowers the floors, and somebody looks below them now and then, for what may have been missed.
+message ready lowers the floors, and somebody looks below them now and then, for what may have been missed. Claims for several work types
+have none: of some types they may not see all that comes before what they take.
 """
 
 from collections import OrderedDict
