@@ -52,7 +52,7 @@ async def test_looks_at_a_lease_that_lives_on_leave_its_row_alone(start_server: 
         moments.add(row["earliest"])
         await sql.execute("select pg_sleep(0.1), pg_stat_clear_snapshot()")
     await sql.execute("select pg_sleep(1.2)")  # sessions report what they have done within a second
-    assert await sql.fetchval(changes) == 20
+    assert 20 <= await sql.fetchval(changes) < 40  # the first look, and maybe a beat that found its page full; not two looks each
     assert {answer["status"] for answer in api.ack(*receipts)} == {"acked"}
     async with asyncio.timeout(20):
         while await sql.fetchval("select count(*) from recheck"):  # noqa: ASYNC110 - nothing tells when they are gone
