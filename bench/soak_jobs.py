@@ -1,4 +1,4 @@
-"""The jobs of the soak, of each kind: `python -m bench.soak_jobs KIND URL`, as `soak.py` starts them; without arguments, one as a program."""
+"""The jobs of the soak: `python -m bench.soak_jobs KIND URL` works on those of a kind, without arguments it does one as a program."""
 
 import asyncio
 import json
