@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from bench.bars import FULL, LONG, QUICK, Bar, Scale
 from bench.plots import plot_bars
-from bench.results import save, table
+from bench.results import save, saved, table
 
 # Bars that are measured together share a module.
 _SHORT = {
@@ -41,14 +41,16 @@ def main() -> None:
     print(table(found))
     if saves:
         save(found)
-        plot_bars(scale.name, found)
+        plot_bars(saved())
 
 
 def _asked() -> tuple[Scale, list[int], bool]:
     """Return how much to measure, which bars, and whether to keep what is found."""
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
-    parser.add_argument("what", nargs="+", metavar="WHAT", help="quick, full, long, or numbers of bars (these in full, but not kept)")
-    parser.add_argument("--quick", action="store_true", help="measure the numbered bars as quick does")
+    parser.add_argument("what", nargs="+", metavar="WHAT", help="quick, full, long, or numbers of bars, which are measured in full")
+    how = parser.add_mutually_exclusive_group()
+    how.add_argument("--quick", action="store_true", help="measure the numbered bars as quick does")
+    how.add_argument("--keep", action="store_true", help="keep what is found of the numbered bars, as full and long do")
     asked = parser.parse_args()
     if asked.what == ["quick"]:
         return QUICK, list(_SHORT), False
@@ -58,7 +60,7 @@ def _asked() -> tuple[Scale, list[int], bool]:
         return LONG, list(_LONG), True
     if unknown := [each for each in asked.what if not each.isdecimal() or int(each) not in _ALL]:
         parser.error(f"there is no bar {unknown[0]}")
-    return QUICK if asked.quick else FULL, [int(each) for each in asked.what], False
+    return QUICK if asked.quick else FULL, [int(each) for each in asked.what], asked.keep
 
 
 def _measure(number: int, scale: Scale) -> list[Bar]:

@@ -3,7 +3,7 @@
 from harness.server import Server
 
 from bench.bars import Bar, Scale, ratio
-from bench.load import posts_per_receipt, wrk
+from bench.load import Load, posts_per_receipt, wrk
 from bench.service import QUEUE, lease, outcomes
 from bench.world import World, serving, world
 
@@ -19,17 +19,21 @@ def measure(scale: Scale) -> list[Bar]:
 
 
 class Beats:
-    """Beats for leases of a queue where each one extends."""
+    """Beats for leases of a queue where each one extends: as many a second as can be, or at a steady pace."""
 
-    def __init__(self, bench: World, server: Server) -> None:
+    def __init__(self, bench: World, server: Server, pace: int | None = None) -> None:
         self._server = server
         server.api.put_queue(QUEUE, beat_interval=0)
-        self._script = posts_per_receipt(bench.folder / f"beat-{server.port}.lua", lease(server, _LEASES))
+        self._script = posts_per_receipt(bench.folder / f"beat-{server.port}.lua", lease(server, _LEASES), pace)
         self.rate(1)  # warms up
+
+    def load(self, seconds: int) -> Load:
+        """Beat for a while."""
+        return wrk(f"{self._server.url}/beat", seconds, self._script)
 
     def rate(self, seconds: int) -> float:
         """Return requests a second."""
-        return wrk(f"{self._server.url}/beat", seconds, self._script).rate
+        return self.load(seconds).rate
 
     def check(self) -> None:
         """Make sure that what was measured were extensions."""

@@ -24,13 +24,14 @@ def measure(scale: Scale) -> list[Bar]:
         verbs: dict[str, Prepare] = {"send": _sends, "claim": _claims, "ack": _acks}
         pairs: dict[str, list[tuple[float, float]]] = {verb: [] for verb in verbs}
         for _ in range(scale.rounds):
+            reference = empty_route(server, scale.seconds)
             for verb, prepare in verbs.items():
                 path, script = prepare(server, bench.folder / f"{verb}.lua", scale.seconds)
                 before = _done(server, verb)
                 load = wrk(server.url + path, scale.seconds, script)
                 assert _done(server, verb) - before >= load.requests, f"not every {verb} did its work"
                 assert verb == "send" or load.requests + CONNECTIONS < scale.seconds * _PER_SECOND, "there was too little work"
-                pairs[verb].append((load.rate, empty_route(server, scale.seconds)))
+                pairs[verb].append((load.rate, reference))
     return [
         ratio(2, f"{verb} of one / empty route", each, 0.70, note=f"{each[-1][0]:.0f} of {each[-1][1]:.0f} requests/s in the last round")
         for verb, each in pairs.items()

@@ -2,12 +2,13 @@
 
 import json
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from bench import ROOT
-from bench.bars import QUICK, Bar, Scale
+from bench.bars import QUICK, Scale
 
 _FOLDER = Path(__file__).with_name("plots")
 _PYTHON = ROOT / ".bench" / "tools" / "bin" / "python"
@@ -28,18 +29,22 @@ def plot_series(scale: Scale, name: str, across: str, step: float, series: Seque
         _draw("series", name, {"across": across, "step": step, "series": [asdict(each) for each in series]})
 
 
-def plot_bars(name: str, bars: Sequence[Bar]) -> None:
-    """Draw each bar's value as a multiple of its target."""
-    drawn = [{"name": f"{bar.number}  {bar.name}", "share": _share(bar, bar.value), "ok": bar.ok} for bar in bars if bar.value is not None]
-    _draw("bars", name, {"bars": drawn})
+def plot_bars(results: Sequence[Mapping[str, Any]]) -> None:
+    """Draw each kept value as a multiple of its target."""
+    drawn = [
+        {"name": f"{each['bar']}  {each['name']}", "share": _share(each["value"], each["target"], ok=each["ok"]), "ok": each["ok"]}
+        for each in results
+        if each["value"] is not None and each["target"]
+    ]
+    _draw("bars", "bars", {"bars": drawn})
 
 
-def _share(bar: Bar, value: float) -> float:
+def _share(value: float, target: float, *, ok: bool) -> float:
     """Return how far a value is beyond its target, more being better; within what a picture can show."""
-    better, worse = (bar.target, value) if bar.at_most else (value, bar.target)
-    if better == worse:
-        return 1
-    return min(_LARGEST_SHARE, max(_SMALLEST_SHARE, better / worse)) if worse else _LARGEST_SHARE
+    if not value:
+        return _LARGEST_SHARE if ok else _SMALLEST_SHARE
+    share = (max if ok else min)(value / target, target / value)
+    return min(_LARGEST_SHARE, max(_SMALLEST_SHARE, share))
 
 
 def _draw(what: str, name: str, asked: dict[str, object]) -> None:

@@ -11,7 +11,7 @@ from bench.world import World, world
 
 _NUMBER = 4
 _QUICK_S = 0.3
-_MOST_S = 1.8
+_MOST_S = 1.2
 _MEASURES: dict[str, Callable[[Figure], float]] = {
     "jobs/s": lambda figure: figure.jobs_per_second,
     "jobs per CPU-second": lambda figure: figure.jobs_per_cpu_second,
