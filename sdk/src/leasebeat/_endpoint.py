@@ -2,6 +2,7 @@
 
 import json
 import math
+import time
 from collections.abc import Generator, Iterable
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -73,7 +74,7 @@ class JsonEndpoint(Transport):
             with self._pool.stream("POST", path, content=content, headers=headers, timeout=timeout) as response:
                 if not response.is_success:
                     raise self._refusal(response)
-                for text in _documents(response):
+                for text in _documents(response, timeout):
                     yield json.loads(text)
         except http.RequestError as error:
             raise EndpointError(f"no whole answer to POST {path}: {type(error).__name__}") from error
@@ -90,11 +91,11 @@ class JsonEndpoint(Transport):
         return EndpointError(text, status=status, retry_after=_retry_after(response.headers.get("retry-after")))
 
 
-def _documents(response: http.Response) -> Generator[str | bytes, None, None]:
+def _documents(response: http.Response, timeout: float) -> Generator[str | bytes, None, None]:
     if not response.headers.get("content-type", "").startswith("text/event-stream"):
         yield response.read()
         return
-    for data in _events(_lines(response.iter_bytes())):
+    for data in _events(_while_it_speaks(_lines(response.iter_bytes()), timeout)):
         if data == END_OF_STREAM:
             return
         yield data
@@ -111,6 +112,17 @@ def _events(lines: Iterable[bytes]) -> Generator[str, None, None]:
             data = []
     if data:
         yield b"\n".join(data).decode()
+
+
+def _while_it_speaks(lines: Iterable[bytes], timeout: float) -> Generator[bytes, None, None]:
+    """Give up an endpoint that only keeps the connection open, as it may do so for ever."""
+    spoke_at = time.monotonic()
+    for line in lines:
+        if line.startswith(b"data:"):
+            spoke_at = time.monotonic()
+        elif time.monotonic() - spoke_at > timeout:
+            raise EndpointError(f"no part of the answer came for {timeout:g} s")
+        yield line
 
 
 def _lines(parts: Iterable[bytes]) -> Generator[bytes, None, None]:

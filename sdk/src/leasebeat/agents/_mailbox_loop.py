@@ -74,11 +74,12 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             raise ValueError("this loop has no mailbox to run on")
         rounds = itertools.repeat(None) if max_iterations is None else itertools.repeat(None, max_iterations)
         with stop_on_signals(self.stop), self._receive_from(self._requests) as receiving:
+            receive = partial(receiving.receive, visibility_timeout=visibility_timeout, wait_time_seconds=wait_time_seconds)
             backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
             for _ in rounds:
                 if self._stopping.is_set():
                     return
-                self._iterate(partial(receiving.receive, visibility_timeout=visibility_timeout, wait_time_seconds=wait_time_seconds), backoff)
+                self._iterate(receive, backoff)
 
     def stop(self) -> None:
         """Take no more requests, and let `run` return once the one in hand is done. Safe from any thread.
@@ -156,11 +157,11 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         """Work on one message, and settle it, unless its lease is lost."""
         try:
             request = message.body
+            deadline = self._deadline = Deadline(self._time_limit(request))
         except Exception as error:  # noqa: BLE001 - whatever its sender wrote, it is no better next time
             _log.warning("Message %s is no request", message.id, exc_info=error)
             _settle(message, partial(message.nack, f"this is no request: {text_of(error)}", retryable=False))
             return
-        deadline = self._deadline = Deadline(self._time_limit(request))
         if self._hurry.is_set():
             self._give_back()
         extender = LeaseExtender(self._lease_extender, on_lost=partial(deadline.cut, WorkInterruptedError("the lease is lost")))
