@@ -7,6 +7,7 @@ The environment says where things are: LEASEBEAT_URL (what `make run` serves, if
 chat completions by OPENAI_BASE_URL, OPENAI_MODEL and, if it asks for one, OPENAI_API_KEY.
 """
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -107,6 +108,8 @@ def work(requests: Requests, folder: Path) -> None:
     except KeyError as missing:
         sys.exit(f"Set {missing.args[0]}: the agent needs a model, at any endpoint that speaks OpenAI's chat completions.")
     config = MainLoopConfig(deadline=600, resources={Folder: Folder(folder)}, lease_extender=LeaseExtenderConfig(interval=5))
+    logging.basicConfig()
+    logging.getLogger("leasebeat").setLevel(logging.INFO)
     print(f"answering questions about {folder}", flush=True)
     Librarian(adapter=adapter, requests=requests, config=config).run(visibility_timeout=60)
     for name, counts in adapter.counters.snapshot().items():

@@ -3,17 +3,19 @@
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from typing import Any
 
 import pytest
 from harness.server import Server
-from sdk.agents.chat_server import ChatServer, Script
+from sdk.agents.chat_server import ChatServer
 
 from leasebeat import Client
-from leasebeat.agents import Mailbox, MainLoopRequest, MainLoopResult
+from leasebeat.agents import Mailbox, MainLoopRequest, MainLoopResult, OpenAIAdapter
 
 LEASE_S = 2.0
 
 StartChat = Callable[..., ChatServer]
+AdapterFor = Callable[..., OpenAIAdapter[str]]
 Requests = Mailbox[MainLoopRequest[str], MainLoopResult[str]]
 Replies = Mailbox[MainLoopResult[str], None]
 
@@ -23,6 +25,19 @@ def start_chat() -> Iterator[StartChat]:
     """Start chat servers; they end with the test."""
     with ExitStack() as stack:
         yield lambda *script, **options: stack.enter_context(ChatServer(*script, **options))
+
+
+@pytest.fixture
+def adapter_for() -> Iterator[AdapterFor]:
+    """Make adapters for chat servers; they are closed with the test."""
+    with ExitStack() as stack:
+
+        def make(chat: ChatServer, **options: Any) -> OpenAIAdapter[str]:
+            adapter = OpenAIAdapter[str](chat.url, model="m", **options)
+            stack.callback(adapter.close)
+            return adapter
+
+        yield make
 
 
 @pytest.fixture
@@ -55,6 +70,3 @@ def requests(client: Client, new_queue: Callable[..., str]) -> Requests:
 @pytest.fixture
 def replies(client: Client, new_queue: Callable[..., str]) -> Replies:
     return Mailbox(client, new_queue(), read=MainLoopResult.reader(str), worker_id="caller")
-
-
-__all__ = ["Replies", "Requests", "Script", "StartChat"]

@@ -1,12 +1,12 @@
 """Eval loops on the real service."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sdk.agents.chat_server import Says
-from sdk.agents.conftest import LEASE_S, StartChat
+from sdk.agents.conftest import LEASE_S, AdapterFor, StartChat
 
 from leasebeat import Client, LeaseExtenderConfig
 from leasebeat.agents import (
@@ -16,7 +16,6 @@ from leasebeat.agents import (
     EvalResult,
     Mailbox,
     MainLoop,
-    OpenAIAdapter,
     Prompt,
     Sample,
     Score,
@@ -50,22 +49,6 @@ class Working(MainLoop[str, str]):
 
 
 @pytest.fixture
-def adapter_for() -> Iterator[Callable[[str], OpenAIAdapter[str]]]:
-    adapters: list[OpenAIAdapter[str]] = []
-
-    def make(url: str) -> OpenAIAdapter[str]:
-        adapters.append(OpenAIAdapter(url, model="m", retries=0))
-        return adapters[-1]
-
-    yield make
-    for adapter in adapters:
-        adapter.close()
-
-
-AdapterFor = Callable[[str], OpenAIAdapter[str]]
-
-
-@pytest.fixture
 def samples(client: Client, new_queue: Callable[..., str]) -> Samples:
     return Samples(client, new_queue(), read=EvalRequest.reader(str, str))
 
@@ -78,7 +61,7 @@ def results(client: Client, new_queue: Callable[..., str]) -> Results:
 def test_the_beats_of_the_agent_extend_the_leases_of_the_eval_loop(
     client: Client, samples: Samples, results: Results, start_chat: StartChat, adapter_for: AdapterFor
 ) -> None:
-    agent = Working(adapter=adapter_for(start_chat(Says(calls=(("work", "{}"),)), Says("42")).url))
+    agent = Working(adapter=adapter_for(start_chat(Says(calls=(("work", "{}"),)), Says("42"))))
     sent = samples.send(request := EvalRequest(Sample("s-1", "What is 6 times 7?", "42")), reply_to=results.queue)
     EvalLoop(loop=agent, evaluator=exact, requests=samples, config=CONFIG).run(1, LEASE_S)
     (reply,) = results.receive()
@@ -95,7 +78,7 @@ def test_a_bare_model_is_scored_by_its_adapter(
     chat = start_chat(Says("42"), Says("41"))
     for name in ("s-1", "s-2"):
         samples.send(EvalRequest(Sample(name, "What is 6 times 7?", "42")), reply_to=results.queue)
-    EvalLoop(adapter=adapter_for(chat.url), evaluator=exact, requests=samples, config=CONFIG).run(2)
+    EvalLoop(adapter=adapter_for(chat), evaluator=exact, requests=samples, config=CONFIG).run(2)
     scores = {reply.body.sample_id: reply.body.score for reply in results.receive(max_messages=10)}
     assert {name: score.passed for name, score in scores.items() if score} == {"s-1": True, "s-2": False}
     assert [message["content"] for message in chat.asked[0].said] == ["What is 6 times 7?"]
@@ -107,13 +90,13 @@ def fails(_output: str, _expected: str) -> Score:
 
 def test_errors_become_results(samples: Samples, results: Results, start_chat: StartChat, adapter_for: AdapterFor) -> None:
     samples.send(EvalRequest(Sample("s-1", "?", "42")), reply_to=results.queue)
-    EvalLoop(adapter=adapter_for(start_chat(Says("42")).url), evaluator=fails, requests=samples).run(1)
+    EvalLoop(adapter=adapter_for(start_chat(Says("42"))), evaluator=fails, requests=samples).run(1)
     (reply,) = results.receive()
     assert (reply.body.sample_id, reply.body.score, reply.body.error) == ("s-1", None, "no expectation")
 
 
-def test_it_needs_either_a_loop_or_an_adapter(samples: Samples, adapter_for: AdapterFor) -> None:
-    adapter = adapter_for("http://127.0.0.1:9/v1")
+def test_it_needs_either_a_loop_or_an_adapter(samples: Samples, start_chat: StartChat, adapter_for: AdapterFor) -> None:
+    adapter = adapter_for(start_chat(Says("42")))
     with pytest.raises(ValueError, match="either a loop or an adapter"):
         EvalLoop[str, str, str](evaluator=exact, requests=samples)
     with pytest.raises(ValueError, match="either a loop or an adapter"):

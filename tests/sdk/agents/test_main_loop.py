@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from harness.wait import until
 from sdk.agents.chat_server import ChatServer, Says
-from sdk.agents.conftest import LEASE_S, Replies, Requests, StartChat
+from sdk.agents.conftest import LEASE_S, AdapterFor, Replies, Requests, StartChat
 
 from leasebeat import Client, GiveUp, LeaseExtenderConfig, Message, RetryLater
 from leasebeat.agents import (
@@ -20,7 +20,6 @@ from leasebeat.agents import (
     MainLoopConfig,
     MainLoopRequest,
     MainLoopResult,
-    OpenAIAdapter,
     Prompt,
     Session,
     TextLoop,
@@ -49,19 +48,15 @@ class ToolHeavyLoop(MainLoop[str, str]):
 
 
 @pytest.fixture
-def make_loop(requests: Requests) -> Iterator[Callable[..., ToolHeavyLoop]]:
-    adapters: list[OpenAIAdapter[str]] = []
-
+def make_loop(requests: Requests, adapter_for: AdapterFor) -> "MakeLoop":
     def make(chat: ChatServer, handler: ToolHandler | None = None, kind: type[ToolHeavyLoop] = ToolHeavyLoop, **config: Any) -> ToolHeavyLoop:
-        adapters.append(OpenAIAdapter(chat.url, model="m", retries=0))
-        loop = kind(adapter=adapters[-1], requests=requests, config=MainLoopConfig(**{"lease_extender": EAGER, **config}))
+        config = {"lease_extender": EAGER, **config}
+        loop = kind(adapter=adapter_for(chat, retries=0), requests=requests, config=MainLoopConfig(**config))
         if handler is not None:
             loop.tool = Tool("tool", "", handler)
         return loop
 
-    yield make
-    for adapter in adapters:
-        adapter.close()
+    return make
 
 
 MakeLoop = Callable[..., ToolHeavyLoop]
@@ -125,7 +120,9 @@ def test_mainloop_extends_during_tool_execution(
     assert (loop.finalized, chat.asked[1].results) == (1, ["worked"])
 
 
-def test_what_the_beats_of_a_tool_bring_about_is_counted(requests: Requests, start_chat: StartChat) -> None:
+def test_what_the_beats_of_a_tool_bring_about_is_counted(
+    requests: Requests, start_chat: StartChat, adapter_for: AdapterFor
+) -> None:
     def beat(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
         time.sleep(0.3)  # longer than the interval between extensions
         context.beat()
@@ -136,10 +133,9 @@ def test_what_the_beats_of_a_tool_bring_about_is_counted(requests: Requests, sta
             quiet = Tool("quiet", "", lambda _params, *, context: ToolResult.error("no"))
             return Prompt(request, parse=str, tools=(Tool("tool", "", beat), quiet)), Session()
 
-    adapter = OpenAIAdapter[str](start_chat(Says(calls=(("tool", "{}"), ("quiet", "{}"))), DONE).url, model="m")
+    adapter = adapter_for(start_chat(Says(calls=(("tool", "{}"), ("quiet", "{}"))), DONE))
     requests.send(MainLoopRequest("go"))
     Loop(adapter=adapter, requests=requests, config=MainLoopConfig(lease_extender=EAGER)).run(1, LEASE_S)
-    adapter.close()
     counts = adapter.counters.snapshot()
     assert (counts["tool"].calls, counts["tool"].failures, counts["tool"].beats) == (1, 0, 3)
     assert 1 <= counts["tool"].extensions <= 3
@@ -186,11 +182,9 @@ def test_tools_find_the_resources_of_the_loop_and_of_the_prompt(
     assert found == [5, "the prompt's"]
 
 
-def test_execute_needs_no_mailbox(start_chat: StartChat) -> None:
-    adapter = OpenAIAdapter[str](start_chat(DONE).url, model="m")
-    loop = TextLoop(adapter=adapter)
+def test_execute_needs_no_mailbox(start_chat: StartChat, adapter_for: AdapterFor) -> None:
+    loop = TextLoop(adapter=adapter_for(start_chat(DONE)))
     response, session = loop.execute("go")
-    adapter.close()
     assert (response.output, len(session.entries)) == ("done", 2)
     with pytest.raises(ValueError, match="no mailbox"):
         loop.run(1)
@@ -393,13 +387,12 @@ def test_a_loop_that_waits_stops_at_once(requests: Requests, start_chat: StartCh
 def test_a_loop_that_stops_finishes_what_it_has(
     client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
 ) -> None:
-    begun = threading.Event()
+    begun, go_on = threading.Event(), threading.Event()
 
     def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
         begun.set()
-        while not loop._stopping.is_set():
+        while not go_on.wait(0.01):
             context.beat()
-            time.sleep(0.01)
         return ToolResult.ok(None)
 
     loop = make_loop(start_chat(USES_TOOL, DONE), work)
@@ -408,6 +401,7 @@ def test_a_loop_that_stops_finishes_what_it_has(
     thread.start()
     assert begun.wait(20)
     loop.stop()
+    go_on.set()
     thread.join(20)
     assert not thread.is_alive()
     assert one_result(replies).output == "done"
@@ -447,11 +441,10 @@ def test_an_operator_may_drain_it(client: Client, requests: Requests, start_chat
 
 
 def test_a_loop_waits_out_a_service_that_is_away(
-    client: Client, new_queue: Callable[..., str], start_chat: StartChat, caplog: pytest.LogCaptureFixture
+    new_queue: Callable[..., str], start_chat: StartChat, adapter_for: AdapterFor, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Client("http://127.0.0.1:9") as nowhere:
         away = Mailbox[MainLoopRequest[str], MainLoopResult[str]](nowhere, new_queue(), read=MainLoopRequest.reader(str))
-        adapter = OpenAIAdapter[str](start_chat(DONE).url, model="m")
-        with running(TextLoop(adapter=adapter, requests=away)), caplog.at_level(logging.WARNING):
+        loop = TextLoop(adapter=adapter_for(start_chat(DONE)), requests=away)
+        with running(loop), caplog.at_level(logging.WARNING):
             until(lambda: sum("Receiving failed" in text for text in caplog.messages) >= 2, timeout=20)
-        adapter.close()

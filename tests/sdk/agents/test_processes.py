@@ -98,7 +98,8 @@ def test_on_sigterm_the_request_in_hand_is_finished_and_no_other_begun(server: S
         until(lambda: chat.asked, timeout=30)
         second = requests.send(MainLoopRequest("two"))
         worker.send_signal(signal.SIGTERM)
-        time.sleep(0.2)  # it has the signal before the model goes on
+        assert worker.stderr is not None
+        until(lambda: "Stopping" in worker.stderr.readline(), timeout=30)
         terminated.touch()
         _, complaints = worker.communicate(timeout=30)
         assert worker.returncode == 0, complaints

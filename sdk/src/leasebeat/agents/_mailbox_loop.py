@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, NotFoundError, RetryLater
 from leasebeat._heartbeat import Heartbeat
@@ -23,6 +23,7 @@ _log = logging.getLogger(__name__)
 
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
 
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
@@ -94,6 +95,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             self._stopping.set()
             if self._receiving is not None:
                 self._receiving.stop()
+        _log.info("Stopping: the request in hand, if there is one, has %.0f s to finish", DRAIN_TIMEOUT_S)
         timer = threading.Timer(DRAIN_TIMEOUT_S, self._give_back)
         timer.daemon = True
         timer.start()
@@ -160,7 +162,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             deadline = self._deadline = Deadline(self._time_limit(request))
         except Exception as error:  # noqa: BLE001 - whatever its sender wrote, it is no better next time
             _log.warning("Message %s is no request", message.id, exc_info=error)
-            _settle(message, partial(message.nack, f"this is no request: {text_of(error)}", retryable=False))
+            _settle(message, _patient(message, message.nack, f"this is no request: {text_of(error)}", retryable=False))
             return
         if self._hurry.is_set():
             self._give_back()
@@ -178,11 +180,11 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             result = self._answer(request, deadline)
         except WorkInterruptedError as error:
             _log.info("The work on message %s stops: %s", message.id, error)
-            return message.release
+            return _patient(message, message.release)
         except RetryLater as error:
-            return partial(message.nack, text_of(error), delay=error.delay)
+            return _patient(message, message.nack, text_of(error), delay=error.delay)
         except GiveUp as error:
-            return partial(message.nack, text_of(error), retryable=False)
+            return _patient(message, message.nack, text_of(error), retryable=False)
         except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
             _log.warning("The request in message %s failed", message.id, exc_info=error)
             result = self._failure(request, error)
@@ -190,38 +192,51 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
 
     def _reply_and_ack(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, result: ResultT) -> None:
         """Make sure of the lease, then reply, then acknowledge: so no reply is lost, and none is sent without a lease."""
-        message.extend_visibility()
+        _patient(message, message.extend_visibility)()
         try:
-            message.reply(result)
-            message.acknowledge(result)
+            _patient(message, message.reply, result)()
+            _patient(message, message.acknowledge, result)()
         except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
             _log.warning("The result for message %s cannot be stored: %s", message.id, error)
             failure = self._failure(request, error)
-            message.reply(failure)
-            message.acknowledge(failure)
+            _patient(message, message.reply, failure)()
+            _patient(message, message.acknowledge, failure)()
 
 
-def _settle(message: MailboxMessage[RequestT, ResultT], send: Callable[[], object]) -> None:
-    """Repeat what settles a message until it is answered, or the lease has run out."""
-    backoff = Pauses()
-    while True:
+def _settle(message: MailboxMessage[RequestT, ResultT], settle: Callable[[], object]) -> None:
+    """Settle a message, as a failed attempt if its result cannot be sent. What is not settled is for the next worker."""
+    try:
         try:
-            send()
-        except LeaseLostError as error:
-            _log.warning("Message %s cannot be settled: %s", message.id, error)
-            return
+            settle()
         except (InvalidRequestError, NotFoundError) as error:
-            _log.warning("The result for message %s cannot be sent: %s", message.id, error)
-            send = partial(message.nack, f"the result cannot be sent: {error}")
-        except LeasebeatError as error:
-            pause = backoff.pause(getattr(error, "retry_after", None))
-            if time.monotonic() + pause >= message.valid_until:
-                _log.warning("Message %s is left to the next worker: %s", message.id, error)
+            _patient(message, message.nack, f"the result cannot be sent: {error}")()
+    except LeasebeatError as error:
+        _log.warning("Message %s could not be settled: %s", message.id, error)
+
+
+def _patient(message: MailboxMessage[RequestT, ResultT], call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Callable[[], None]:
+    """Make a call that is repeated while it fails, until the lease has run out.
+
+    It does not beat meanwhile: a call that the service cannot do, whatever else it can, must not hold the lease for ever.
+    """
+
+    def repeat() -> None:
+        backoff = Pauses()
+        while True:
+            try:
+                call(*args, **kwargs)
+            except (LeaseLostError, InvalidRequestError, NotFoundError):
+                raise
+            except LeasebeatError as error:
+                pause = backoff.pause(getattr(error, "retry_after", None))
+                if time.monotonic() + pause >= message.valid_until:
+                    raise
+                _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
+                time.sleep(pause)
+            else:
                 return
-            _log.warning("Settling message %s failed and is repeated: %s", message.id, error)
-            time.sleep(pause)
-        else:
-            return
+
+    return repeat
 
 
 def text_of(error: BaseException) -> str:
