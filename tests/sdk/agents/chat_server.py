@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
@@ -75,8 +76,8 @@ class ChatServer:
         self.script = list(script)
         self._api_key = api_key
         self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
-        self._server = _Server(("127.0.0.1", 0), self._handler_class())
+        self.sockets: set[socket.socket] = set()
+        self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     @property
@@ -90,11 +91,11 @@ class ChatServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._server.shutdown()
         self._server.server_close()
-        for connection in list(self._sockets):
+        for connection in list(self.sockets):
             _break(connection)
         self._thread.join()
 
-    def _step(self, path: str, asked: Asked) -> Step:
+    def step(self, path: str, asked: Asked) -> Step:
         if path != PATH:
             return Refuses(404, f"there is nothing at {path}")
         if self._api_key is not None and asked.headers.get("authorization") != f"Bearer {self._api_key}":
@@ -106,65 +107,63 @@ class ChatServer:
             step = self.script.pop(0) if len(self.script) > 1 else self.script[0]
         return step(asked) if callable(step) else step
 
-    def _handler_class(self) -> type[BaseHTTPRequestHandler]:
-        server = self
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-            disable_nagle_algorithm = True
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
 
-            def setup(self) -> None:
-                super().setup()
-                server._sockets.add(self.connection)
+    def __init__(self, chat: ChatServer, *args: Any) -> None:
+        self._chat = chat
+        super().__init__(*args)
 
-            def finish(self) -> None:
-                server._sockets.discard(self.connection)
-                super().finish()
+    def setup(self) -> None:
+        super().setup()
+        self._chat.sockets.add(self.connection)
 
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                asked = Asked(body, {name.lower(): value for name, value in self.headers.items()})
-                match server._step(self.path, asked):
-                    case Refuses(status, message, headers):
-                        self._answer(status, {"error": {"message": message, "type": "error", "code": None}}, headers)
-                    case Sends(parts, content_type, between):
-                        self._stream(iter(parts), content_type, between)
-                    case Says() as said if body.get("stream"):
-                        events = _events(said, include_usage=(body.get("stream_options") or {}).get("include_usage", False))
-                        self._stream(events, "text/event-stream", said.between, said.breaks_after)
-                    case Says() as said:
-                        said.between()
-                        self._answer(200, _whole(said), {})
+    def finish(self) -> None:
+        self._chat.sockets.discard(self.connection)
+        super().finish()
 
-            def _answer(self, status: int, payload: Json, headers: Mapping[str, str]) -> None:
-                content = json.dumps(payload).encode()
-                self.send_response(status)
-                for name, value in {"content-type": "application/json", **headers}.items():
-                    self.send_header(name, value)
-                self.send_header("content-length", str(len(content)))
-                self.end_headers()
-                self.wfile.write(content)
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        asked = Asked(body, {name.lower(): value for name, value in self.headers.items()})
+        match self._chat.step(self.path, asked):
+            case Refuses(status, message, headers):
+                self._answer(status, {"error": {"message": message, "type": "error", "code": None}}, headers)
+            case Sends(parts, content_type, between):
+                self._stream(iter(parts), content_type, between)
+            case Says() as said if body.get("stream"):
+                events = _events(said, include_usage=(body.get("stream_options") or {}).get("include_usage", False))
+                self._stream(events, "text/event-stream", said.between, said.breaks_after)
+            case Says() as said:
+                said.between()
+                self._answer(200, _whole(said), {})
 
-            def _stream(
-                self, parts: Iterator[bytes], content_type: str, between: Callable[[], object], breaks_after: int | None = None
-            ) -> None:
-                self.send_response(200)
-                self.send_header("content-type", content_type)
-                self.send_header("transfer-encoding", "chunked")
-                self.end_headers()
-                for number, part in enumerate(parts):
-                    if number == breaks_after:
-                        self.close_connection = True
-                        _break(self.connection)
-                        return
-                    between()
-                    self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
-                self.wfile.write(b"0\r\n\r\n")
+    def _answer(self, status: int, payload: Json, headers: Mapping[str, str]) -> None:
+        content = json.dumps(payload).encode()
+        self.send_response(status)
+        for name, value in {"content-type": "application/json", **headers}.items():
+            self.send_header(name, value)
+        self.send_header("content-length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
-                """Say nothing."""
+    def _stream(self, parts: Iterator[bytes], content_type: str, between: Callable[[], object], breaks_after: int | None = None) -> None:
+        self.send_response(200)
+        self.send_header("content-type", content_type)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for number, part in enumerate(parts):
+            if number == breaks_after:
+                self.close_connection = True
+                _break(self.connection)
+                return
+            between()
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
+        self.wfile.write(b"0\r\n\r\n")
 
-        return Handler
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
+        """Say nothing."""
 
 
 class _Server(ThreadingHTTPServer):

@@ -72,9 +72,7 @@ def test_the_beats_of_the_agent_extend_the_leases_of_the_eval_loop(
     assert (message.status, message.generation) == ("completed", 1)
 
 
-def test_a_bare_model_is_scored_by_its_adapter(
-    samples: Samples, results: Results, start_chat: StartChat, adapter_for: AdapterFor
-) -> None:
+def test_a_bare_model_is_scored_by_its_adapter(samples: Samples, results: Results, start_chat: StartChat, adapter_for: AdapterFor) -> None:
     chat = start_chat(Says("42"), Says("41"))
     for name in ("s-1", "s-2"):
         samples.send(EvalRequest(Sample(name, "What is 6 times 7?", "42")), reply_to=results.queue)

@@ -21,7 +21,7 @@ def test_a_deadline_is_over_when_its_time_is_up() -> None:
     deadline = Deadline(0.05)
     deadline.check()
     assert 0 < deadline.remaining() <= 0.05
-    with pytest.raises(DeadlineExceededError, match="took longer than 0.05 s"):
+    with pytest.raises(DeadlineExceededError, match=r"took longer than 0.05 s"):
         deadline.sleep(60)
     assert deadline.remaining() == 0
 

@@ -1,5 +1,7 @@
 """Main loops on the real service, with a model behind a real chat server."""
 
+# ruff: noqa: ARG001, ARG002, ARG005 - what handlers and loops take is given
+
 import logging
 import threading
 import time
@@ -49,7 +51,9 @@ class ToolHeavyLoop(MainLoop[str, str]):
 
 @pytest.fixture
 def make_loop(requests: Requests, adapter_for: AdapterFor) -> "MakeLoop":
-    def make(chat: ChatServer, handler: ToolHandler | None = None, kind: type[ToolHeavyLoop] = ToolHeavyLoop, **config: Any) -> ToolHeavyLoop:
+    def make(
+        chat: ChatServer, handler: ToolHandler | None = None, kind: type[ToolHeavyLoop] = ToolHeavyLoop, **config: Any
+    ) -> ToolHeavyLoop:
         config = {"lease_extender": EAGER, **config}
         loop = kind(adapter=adapter_for(chat, retries=0), requests=requests, config=MainLoopConfig(**config))
         if handler is not None:
@@ -120,9 +124,7 @@ def test_mainloop_extends_during_tool_execution(
     assert (loop.finalized, chat.asked[1].results) == (1, ["worked"])
 
 
-def test_what_the_beats_of_a_tool_bring_about_is_counted(
-    requests: Requests, start_chat: StartChat, adapter_for: AdapterFor
-) -> None:
+def test_what_the_beats_of_a_tool_bring_about_is_counted(requests: Requests, start_chat: StartChat, adapter_for: AdapterFor) -> None:
     def beat(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
         time.sleep(0.3)  # longer than the interval between extensions
         context.beat()
@@ -431,7 +433,7 @@ def test_a_second_stop_gives_the_request_back_uncounted(
     assert replies.receive() == ()
 
 
-def test_an_operator_may_drain_it(client: Client, requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
+def test_an_operator_may_drain_it(client: Client, start_chat: StartChat, make_loop: MakeLoop) -> None:
     with running(make_loop(start_chat(DONE)), wait_time_seconds=1) as thread:
         until(lambda: any(worker.id == "worker-1" for worker in client.list_workers().items), timeout=20)
         client.drain_worker("worker-1")

@@ -1,5 +1,7 @@
 """The adapter for chat completions, against a server that speaks them."""
 
+# ruff: noqa: ARG001 - what handlers and loops take is given
+
 import json
 import logging
 import threading
@@ -111,7 +113,9 @@ def test_a_session_goes_on(start_chat: StartChat, adapter_for: AdapterFor) -> No
 
 
 @pytest.mark.parametrize("arguments", ['{"left": 6, "rig', "6 and 7", '["left"]'])
-def test_malformed_arguments_are_told_to_the_model_which_may_mend_them(start_chat: StartChat, adapter_for: AdapterFor, stream: bool, arguments: str) -> None:
+def test_malformed_arguments_are_told_to_the_model_which_may_mend_them(
+    start_chat: StartChat, adapter_for: AdapterFor, stream: bool, arguments: str
+) -> None:
     chat = start_chat(Says(calls=(("multiply", arguments),)), Says(calls=(CALL,)), Says("42."))
     assert ask(adapter_for(chat, stream=stream)) == "42."
     wrong, right = chat.asked[2].results
@@ -163,7 +167,7 @@ def test_what_only_keeps_the_connection_open_is_no_beat_and_ends(start_chat: Sta
     comments = Sends((b": still here\n\n",) * 1000, between=lambda: time.sleep(0.02))
     heartbeat, beats = counting()
     started = time.monotonic()
-    with pytest.raises(EndpointError, match="no part of the answer came for 0.3 s"):
+    with pytest.raises(EndpointError, match=r"no part of the answer came for 0.3 s"):
         ask(adapter_for(start_chat(comments), timeout=0.3, retries=0), heartbeat=heartbeat)
     assert len(beats) == 1
     assert time.monotonic() - started < 10
@@ -190,7 +194,9 @@ def test_what_passes_is_asked_again(start_chat: StartChat, adapter_for: AdapterF
     assert len(chat.asked) == 3
 
 
-def test_a_rate_limit_is_waited_out_as_it_asks_and_beaten_for(start_chat: StartChat, adapter_for: AdapterFor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rate_limit_is_waited_out_as_it_asks_and_beaten_for(
+    start_chat: StartChat, adapter_for: AdapterFor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     chat = start_chat(Refuses(429, headers={"retry-after": "1.2"}), Says("42."))
     heartbeat, beats = counting()
     started = time.monotonic()
@@ -226,7 +232,9 @@ def test_what_stays_wrong_is_not_asked_again(start_chat: StartChat, adapter_for:
 
 
 @pytest.mark.parametrize("breaks_after", [0, 1, 3])
-def test_a_stream_that_breaks_is_asked_for_again(start_chat: StartChat, adapter_for: AdapterFor, monkeypatch: pytest.MonkeyPatch, breaks_after: int) -> None:
+def test_a_stream_that_breaks_is_asked_for_again(
+    start_chat: StartChat, adapter_for: AdapterFor, monkeypatch: pytest.MonkeyPatch, breaks_after: int
+) -> None:
     chat = start_chat(Says("It is forty-two.", breaks_after=breaks_after), Says("It is forty-two."))
     with quick_pauses(monkeypatch):
         assert ask(adapter_for(chat)) == "It is forty-two."
@@ -330,7 +338,7 @@ def test_a_budget_ends_the_work_before_the_next_turn(start_chat: StartChat, adap
 
 def test_a_deadline_ends_a_stream_that_goes_on_and_on(start_chat: StartChat, adapter_for: AdapterFor) -> None:
     chat = start_chat(Says("x" * 40_000, between=lambda: time.sleep(0.02)))
-    with pytest.raises(DeadlineExceededError, match="took longer than 0.3 s"):
+    with pytest.raises(DeadlineExceededError, match=r"took longer than 0.3 s"):
         ask(adapter_for(chat), deadline=Deadline(0.3))
 
 
@@ -373,7 +381,9 @@ def test_a_deadline_that_is_cut_lets_no_further_tool_begin(start_chat: StartChat
 # --- the key
 
 
-def test_the_key_is_shown_to_the_endpoint_and_to_nobody_else(start_chat: StartChat, adapter_for: AdapterFor, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_key_is_shown_to_the_endpoint_and_to_nobody_else(
+    start_chat: StartChat, adapter_for: AdapterFor, caplog: pytest.LogCaptureFixture
+) -> None:
     def quote(asked: Asked) -> Refuses:
         return Refuses(400, f"what is this: {asked.headers['authorization']}")
 
@@ -383,7 +393,7 @@ def test_the_key_is_shown_to_the_endpoint_and_to_nobody_else(start_chat: StartCh
         assert ask(adapter) == "42."
         with pytest.raises(EndpointError, match=r"the endpoint answered 400: what is this: Bearer \*\*\*") as quoted:
             ask(adapter)
-        with pytest.raises(EndpointError, match="^the endpoint answered 401$") as refused:
+        with pytest.raises(EndpointError, match=r"^the endpoint answered 401$") as refused:
             ask(adapter_for(chat, api_key=f"{KEY}-old"))
     shown = [caplog.text, repr(adapter), str(vars(adapter)), repr(quoted.value), repr(refused.value)]
     assert [text for text in shown if KEY in text] == []

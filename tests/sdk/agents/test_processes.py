@@ -109,9 +109,7 @@ def test_on_sigterm_the_request_in_hand_is_finished_and_no_other_begun(server: S
 
 
 @pytest.mark.scar(30)
-def test_an_agent_that_is_killed_is_followed_by_another_and_there_is_one_reply(
-    server: Server, start_chat: StartChat, folder: Path
-) -> None:
+def test_an_agent_that_is_killed_is_followed_by_another_and_there_is_one_reply(server: Server, start_chat: StartChat, folder: Path) -> None:
     hanging = start_chat(Says("never", between=lambda: time.sleep(60)))
     answering = start_chat(Says("done"))
     with Client(server.url) as client:

@@ -1,5 +1,7 @@
 """Tools: their beats, their counts, and that nothing in them ends the agent."""
 
+# ruff: noqa: ARG001 - what handlers and loops take is given
+
 import json
 import sys
 import threading
@@ -115,7 +117,10 @@ def test_wrong_arguments_are_a_result_for_the_model(arguments: str, says: str) -
 
 
 def test_a_tool_without_arguments_may_be_called_with_nothing() -> None:
-    executor = ToolExecutor([Tool("now", "", lambda params, *, context: ToolResult.ok(params))])
+    def echo(params: dict[str, Any], *, context: ToolContext) -> ToolResult[dict[str, Any]]:
+        return ToolResult.ok(params)
+
+    executor = ToolExecutor([Tool("now", "", echo)])
     assert executor.execute(ToolCall("1", "now", " "), context=ToolContext(PROMPT, Session())) == ToolResult.ok({})
 
 

@@ -150,7 +150,9 @@ class EvalLoop(MailboxLoop[EvalRequest[InputT, ExpectedT], EvalResult], Generic[
         super().__init__(requests, (config if config is not None else EvalLoopConfig()).lease_extender)
         if (loop is None) == (adapter is None):
             raise ValueError("an EvalLoop needs either a loop or an adapter")
-        self._loop = loop if loop is not None else cast("MainLoop[InputT, OutputT]", TextLoop(adapter=cast("ProviderAdapter[str]", adapter)))
+        self._loop = (
+            loop if loop is not None else cast("MainLoop[InputT, OutputT]", TextLoop(adapter=cast("ProviderAdapter[str]", adapter)))
+        )
         self._evaluator = evaluator
 
     def _time_limit(self, request: EvalRequest[InputT, ExpectedT]) -> float | None:  # noqa: ARG002 - the agent's limit holds for all

@@ -162,7 +162,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             deadline = self._deadline = Deadline(self._time_limit(request))
         except Exception as error:  # noqa: BLE001 - whatever its sender wrote, it is no better next time
             _log.warning("Message %s is no request", message.id, exc_info=error)
-            _settle(message, _patient(message, message.nack, f"this is no request: {text_of(error)}", retryable=False))
+            _settle(message, partial(_patiently, message, message.nack, f"this is no request: {text_of(error)}", retryable=False))
             return
         if self._hurry.is_set():
             self._give_back()
@@ -180,11 +180,11 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             result = self._answer(request, deadline)
         except WorkInterruptedError as error:
             _log.info("The work on message %s stops: %s", message.id, error)
-            return _patient(message, message.release)
+            return partial(_patiently, message, message.release)
         except RetryLater as error:
-            return _patient(message, message.nack, text_of(error), delay=error.delay)
+            return partial(_patiently, message, message.nack, text_of(error), delay=error.delay)
         except GiveUp as error:
-            return _patient(message, message.nack, text_of(error), retryable=False)
+            return partial(_patiently, message, message.nack, text_of(error), retryable=False)
         except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
             _log.warning("The request in message %s failed", message.id, exc_info=error)
             result = self._failure(request, error)
@@ -192,15 +192,15 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
 
     def _reply_and_ack(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, result: ResultT) -> None:
         """Make sure of the lease, then reply, then acknowledge: so no reply is lost, and none is sent without a lease."""
-        _patient(message, message.extend_visibility)()
+        _patiently(message, message.extend_visibility)
         try:
-            _patient(message, message.reply, result)()
-            _patient(message, message.acknowledge, result)()
+            _patiently(message, message.reply, result)
+            _patiently(message, message.acknowledge, result)
         except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
             _log.warning("The result for message %s cannot be stored: %s", message.id, error)
             failure = self._failure(request, error)
-            _patient(message, message.reply, failure)()
-            _patient(message, message.acknowledge, failure)()
+            _patiently(message, message.reply, failure)
+            _patiently(message, message.acknowledge, failure)
 
 
 def _settle(message: MailboxMessage[RequestT, ResultT], settle: Callable[[], object]) -> None:
@@ -209,34 +209,30 @@ def _settle(message: MailboxMessage[RequestT, ResultT], settle: Callable[[], obj
         try:
             settle()
         except (InvalidRequestError, NotFoundError) as error:
-            _patient(message, message.nack, f"the result cannot be sent: {error}")()
+            _patiently(message, message.nack, f"the result cannot be sent: {error}")
     except LeasebeatError as error:
         _log.warning("Message %s could not be settled: %s", message.id, error)
 
 
-def _patient(message: MailboxMessage[RequestT, ResultT], call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> Callable[[], None]:
-    """Make a call that is repeated while it fails, until the lease has run out.
+def _patiently(message: MailboxMessage[RequestT, ResultT], call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Make a call, and repeat it while it fails, until the lease has run out.
 
-    It does not beat meanwhile: a call that the service cannot do, whatever else it can, must not hold the lease for ever.
+    There is no beat meanwhile: a call that the service cannot do, though it can do beats, must not hold the lease for ever.
     """
-
-    def repeat() -> None:
-        backoff = Pauses()
-        while True:
-            try:
-                call(*args, **kwargs)
-            except (LeaseLostError, InvalidRequestError, NotFoundError):
+    backoff = Pauses()
+    while True:
+        try:
+            call(*args, **kwargs)
+        except (LeaseLostError, InvalidRequestError, NotFoundError):
+            raise
+        except LeasebeatError as error:
+            pause = backoff.pause(getattr(error, "retry_after", None))
+            if time.monotonic() + pause >= message.valid_until:
                 raise
-            except LeasebeatError as error:
-                pause = backoff.pause(getattr(error, "retry_after", None))
-                if time.monotonic() + pause >= message.valid_until:
-                    raise
-                _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
-                time.sleep(pause)
-            else:
-                return
-
-    return repeat
+            _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
+            time.sleep(pause)
+        else:
+            return
 
 
 def text_of(error: BaseException) -> str:

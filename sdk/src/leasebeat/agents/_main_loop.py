@@ -123,7 +123,7 @@ class MainLoop(MailboxLoop[MainLoopRequest[UserRequestT], MainLoopResult[OutputT
     def prepare(self, request: UserRequestT) -> tuple[Prompt[OutputT], Session]:
         """Say what to ask the model for a request, and in which session."""
 
-    def finalize(self, prompt: Prompt[OutputT], session: Session) -> None:  # noqa: B027 - to do nothing is a choice
+    def finalize(self, prompt: Prompt[OutputT], session: Session) -> None:
         """Called when the model has answered, before the result is sent."""
 
     def execute(

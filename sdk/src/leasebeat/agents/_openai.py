@@ -239,9 +239,10 @@ class _Answer:
             if document.get("error"):
                 raise EndpointError("the endpoint failed while it answered")
             self._usage = _usage(document.get("usage")) or self._usage
-            return any([self._add_choice(choice) for choice in document.get("choices") or ()])
+            moved = [self._add_choice(choice) for choice in document.get("choices") or ()]
         except (AttributeError, LookupError, TypeError) as error:
             raise EndpointError("the answer is no chat completion") from error
+        return any(moved)
 
     def _add_choice(self, choice: Mapping[str, Any]) -> bool:
         part = choice.get("delta") or choice.get("message") or {}
