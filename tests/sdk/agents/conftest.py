@@ -64,9 +64,9 @@ def new_queue(client: Client) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def requests(client: Client, new_queue: Callable[..., str]) -> Requests:
-    return Mailbox(client, new_queue(), read=MainLoopRequest.reader(str), worker_id="worker-1")
+    return Mailbox(client, new_queue(), read=MainLoopRequest.reader(str), worker_id=f"agent-{uuid.uuid4().hex[:8]}")
 
 
 @pytest.fixture
 def replies(client: Client, new_queue: Callable[..., str]) -> Replies:
-    return Mailbox(client, new_queue(), read=MainLoopResult.reader(str), worker_id="caller")
+    return Mailbox(client, new_queue(), read=MainLoopResult.reader(str))

@@ -433,13 +433,14 @@ def test_a_second_stop_gives_the_request_back_uncounted(
     assert replies.receive() == ()
 
 
-def test_an_operator_may_drain_it(client: Client, start_chat: StartChat, make_loop: MakeLoop) -> None:
+def test_an_operator_may_drain_it(client: Client, requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
+    name = requests.worker_id
     with running(make_loop(start_chat(DONE)), wait_time_seconds=1) as thread:
-        until(lambda: any(worker.id == "worker-1" for worker in client.list_workers().items), timeout=20)
-        client.drain_worker("worker-1")
+        until(lambda: any(worker.worker_id == name for worker in client.list_workers(limit=1000).items), timeout=20)
+        client.drain_worker(name)
         thread.join(20)
         assert not thread.is_alive()
-    client.delete_worker("worker-1")
+    client.delete_worker(name)
 
 
 def test_a_loop_waits_out_a_service_that_is_away(

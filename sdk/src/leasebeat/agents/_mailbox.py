@@ -125,8 +125,8 @@ class Mailbox(Generic[BodyT, ReplyT]):
         """
         self._client = client
         self._read = read
-        self._worker_id = worker_id if worker_id is not None else f"{_HOST}-{os.getpid()}"
         self.queue = queue
+        self.worker_id = worker_id if worker_id is not None else f"{_HOST}-{os.getpid()}"
 
     def send(self, body: BodyT, *, reply_to: str | None = None, idempotency_key: str | None = None) -> SentMessage:
         """Send a message. Once this returns, it is stored.
@@ -159,7 +159,7 @@ class Mailbox(Generic[BodyT, ReplyT]):
         """
         leases = self._client.claim(
             self.queue,
-            worker_id=self._worker_id,
+            worker_id=self.worker_id,
             max_messages=max_messages,
             visibility_timeout=visibility_timeout,
             wait=wait_time_seconds,
@@ -169,11 +169,11 @@ class Mailbox(Generic[BodyT, ReplyT]):
     @contextmanager
     def receiving(self, on_drain: Callable[[], None]) -> Generator["Receiving[BodyT, ReplyT]", None, None]:
         """Receive one message at a time, until another thread stops it. `on_drain` is called when the service drains this worker."""
-        with Claims(self._client.options, self._worker_id, host=_HOST, version=__version__) as claims:
+        with Claims(self._client.options, self.worker_id, host=_HOST, version=__version__) as claims:
             yield Receiving(self.queue, claims, self._hold, on_drain)
 
     def _hold(self, lease: Lease) -> MailboxMessage[BodyT, ReplyT]:
-        return MailboxMessage(self._client, lease, self._read, worker_id=self._worker_id)
+        return MailboxMessage(self._client, lease, self._read, worker_id=self.worker_id)
 
 
 class Receiving(Generic[BodyT, ReplyT]):
