@@ -10,9 +10,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+from harness.server import Server
 from harness.wait import until
 from sdk.agents.chat_server import ChatServer, Says
 from sdk.agents.conftest import LEASE_S, AdapterFor, Replies, Requests, StartChat
+from sdk.relay import Relay
 
 from leasebeat import Client, GiveUp, LeaseExtenderConfig, Message, RetryLater
 from leasebeat.agents import (
@@ -411,22 +413,33 @@ def test_a_loop_that_stops_finishes_what_it_has(
 
 
 @pytest.mark.scar(32)
-def test_a_second_stop_gives_the_request_back_uncounted(
-    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+@pytest.mark.parametrize(("stops", "drain_timeout"), [(2, 600.0), (1, 0.2)], ids=["stopped-twice", "out-of-time"])
+def test_what_does_not_finish_is_given_back_uncounted(
+    client: Client,
+    requests: Requests,
+    replies: Replies,
+    start_chat: StartChat,
+    make_loop: MakeLoop,
+    stops: int,
+    drain_timeout: float,
 ) -> None:
     begun = threading.Event()
 
     def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
         begun.set()
-        assert context.deadline is not None
         until(lambda: context.deadline is not None and context.deadline.remaining() == 0, timeout=20)
         return ToolResult.ok(None)
 
     chat = start_chat(USES_TOOL, DONE)
-    loop = make_loop(chat, work)
+    loop = make_loop(chat, work, drain_timeout=drain_timeout)
     sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
-    with running(loop):
-        assert begun.wait(20)
+    thread = threading.Thread(target=loop.run, args=(None, 60), daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    for _ in range(stops):
+        loop.stop()
+    thread.join(20)
+    assert not thread.is_alive()
     message = client.get_message(sent.id)
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
     assert len(chat.asked) == 1
@@ -451,3 +464,50 @@ def test_a_loop_waits_out_a_service_that_is_away(
         loop = TextLoop(adapter=adapter_for(start_chat(DONE)), requests=away)
         with running(loop), caplog.at_level(logging.WARNING):
             until(lambda: sum("Receiving failed" in text for text in caplog.messages) >= 2, timeout=20)
+
+
+# --- a service that is away when the work is done
+
+
+@contextmanager
+def behind_a_relay(server: Server) -> Iterator[tuple[Relay, Client]]:
+    with Relay(server.port) as relay, Client(relay.url, timeout=2) as client:
+        yield relay, client
+
+
+@pytest.mark.parametrize("extension", [60.0, LEASE_S], ids=["back-in-time", "back-too-late"])
+def test_a_result_is_kept_for_a_service_that_is_away_while_the_lease_lasts(
+    server: Server,
+    client: Client,
+    new_queue: Callable[..., str],
+    replies: Replies,
+    start_chat: StartChat,
+    adapter_for: AdapterFor,
+    caplog: pytest.LogCaptureFixture,
+    extension: float,
+) -> None:
+    in_time = extension > LEASE_S
+    with behind_a_relay(server) as (relay, behind), caplog.at_level(logging.WARNING):
+
+        def cut(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+            relay.cut(9)
+            return ToolResult.ok(None)
+
+        read = MainLoopRequest.reader(str)
+        requests = Requests(behind, new_queue(visibility_timeout=extension, extension=extension), read=read)
+        sent = Requests(client, requests.queue, read=read).send(MainLoopRequest("go"), reply_to=replies.queue)
+        loop = ToolHeavyLoop(adapter=adapter_for(start_chat(USES_TOOL, DONE)), requests=requests)
+        loop.tool = Tool("tool", "", cut)
+        with running(loop, max_iterations=1, visibility_timeout=extension) as thread:
+            until(lambda: any("failed and is repeated" in text for text in caplog.messages), timeout=20)
+            if in_time:
+                relay.cut(server.port)
+            thread.join(30)
+    message = client.get_message(sent.id)
+    if in_time:
+        assert (message.status, message.generation) == ("completed", 1)
+        assert one_result(replies).output == "done"
+    else:
+        assert message.status in ("in_progress", "pending")
+        assert any("could not be settled" in text for text in caplog.messages)
+        assert replies.receive() == ()

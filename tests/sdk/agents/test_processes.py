@@ -99,7 +99,7 @@ def test_on_sigterm_the_request_in_hand_is_finished_and_no_other_begun(server: S
         second = requests.send(MainLoopRequest("two"))
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
-        until(lambda: "Stopping" in worker.stderr.readline(), timeout=30)
+        assert any("Stopping" in line for line in worker.stderr)
         terminated.touch()
         _, complaints = worker.communicate(timeout=30)
         assert worker.returncode == 0, complaints

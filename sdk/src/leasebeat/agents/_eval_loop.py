@@ -105,9 +105,11 @@ class EvalLoopConfig:
 
     Attributes:
         lease_extender: How beats extend the lease of the sample in hand.
+        drain_timeout: Seconds that the sample in hand has to finish once the loop stops. Then it is given back.
     """
 
     lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
+    drain_timeout: float = 30.0
 
 
 Evaluator = Callable[[OutputT, ExpectedT], Score]
@@ -147,7 +149,8 @@ class EvalLoop(MailboxLoop[EvalRequest[InputT, ExpectedT], EvalResult], Generic[
         Raises:
             ValueError: Unless there is either a loop or an adapter.
         """
-        super().__init__(requests, (config if config is not None else EvalLoopConfig()).lease_extender)
+        config = config if config is not None else EvalLoopConfig()
+        super().__init__(requests, config.lease_extender, config.drain_timeout)
         if (loop is None) == (adapter is None):
             raise ValueError("an EvalLoop needs either a loop or an adapter")
         self._loop = (

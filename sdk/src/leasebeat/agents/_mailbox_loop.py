@@ -28,7 +28,6 @@ P = ParamSpec("P")
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 SHORTEST_ROUND_S = 0.25
-DRAIN_TIMEOUT_S = 30.0
 
 
 class MailboxLoop(ABC, Generic[RequestT, ResultT]):
@@ -41,9 +40,10 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
     A loop that has lost its lease sends nothing: somebody else may be at work, whose result counts.
     """
 
-    def __init__(self, requests: Mailbox[RequestT, ResultT] | None, lease_extender: LeaseExtenderConfig) -> None:
+    def __init__(self, requests: Mailbox[RequestT, ResultT] | None, lease_extender: LeaseExtenderConfig, drain_timeout: float) -> None:
         self._requests = requests
         self._lease_extender = lease_extender
+        self._drain_timeout = drain_timeout
         self._heartbeat = Heartbeat()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
@@ -85,8 +85,8 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
     def stop(self) -> None:
         """Take no more requests, and let `run` return once the one in hand is done. Safe from any thread.
 
-        If it is not done after 30 seconds, or `stop` is called again, it is given back before the next turn, tool or part of an
-        answer, without counting as an attempt. Once stopped, a loop stays stopped.
+        If it is not done in the `drain_timeout` of the configuration, or `stop` is called again, it is given back before the next
+        turn, tool or part of an answer, without counting as an attempt. Once stopped, a loop stays stopped.
         """
         with self._lock:
             if self._stopping.is_set():
@@ -95,8 +95,8 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             self._stopping.set()
             if self._receiving is not None:
                 self._receiving.stop()
-        _log.info("Stopping: the request in hand, if there is one, has %.0f s to finish", DRAIN_TIMEOUT_S)
-        timer = threading.Timer(DRAIN_TIMEOUT_S, self._give_back)
+        _log.info("Stopping: the request in hand, if there is one, has %.0f s to finish", self._drain_timeout)
+        timer = threading.Timer(self._drain_timeout, self._give_back)
         timer.daemon = True
         timer.start()
 

@@ -78,12 +78,14 @@ class MainLoopConfig:
         budget: Tokens that each request may use. None: no limit.
         resources: What tools work with, each by its type. A prompt's own come before these.
         lease_extender: How beats extend the lease of the request in hand.
+        drain_timeout: Seconds that the request in hand has to finish once the loop stops. Then it is given back.
     """
 
     deadline: float | None = None
     budget: Budget | None = None
     resources: Mapping[type[object], object] | None = None
     lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
+    drain_timeout: float = 30.0
 
 
 class MainLoop(MailboxLoop[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]], Generic[UserRequestT, OutputT]):
@@ -116,7 +118,7 @@ class MainLoop(MailboxLoop[MainLoopRequest[UserRequestT], MainLoopResult[OutputT
             config: Limits, resources, and when leases are extended. Defaults if None.
         """
         self.config = config if config is not None else MainLoopConfig()
-        super().__init__(requests, self.config.lease_extender)
+        super().__init__(requests, self.config.lease_extender, self.config.drain_timeout)
         self._adapter = adapter
 
     @abstractmethod

@@ -51,7 +51,7 @@ class ToolExecutor:
 def _run(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult[Any]:
     try:
         params = tool.params(**_arguments(call.arguments))
-    except (TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001 - what the model wrote is the model's to mend
         return ToolResult.error(f"the arguments are wrong: {error}")
     try:
         return tool.handler(params, context=context)
