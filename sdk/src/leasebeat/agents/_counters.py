@@ -1,0 +1,76 @@
+"""`ToolCounters`: what came of the beats of each tool."""
+
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
+
+T = TypeVar("T")
+
+_beating: ContextVar[partial[None] | None] = ContextVar("leasebeat_tool_that_beats", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCounts:
+    """What one tool has done.
+
+    Attributes:
+        calls: How often the model asked for it.
+        failures: How many of these ended with an error result.
+        beats: Beats of its handler, and those before and after it.
+        extensions: Extensions of a lease that these beats brought about.
+        failed_extensions: Tries to extend one that failed.
+    """
+
+    calls: int = 0
+    failures: int = 0
+    beats: int = 0
+    extensions: int = 0
+    failed_extensions: int = 0
+
+
+class ToolCounters:
+    """Counts per tool, from any thread."""
+
+    def __init__(self) -> None:
+        """Start at nothing."""
+        self._lock = threading.Lock()
+        self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, tool: str, **amounts: int) -> None:
+        """Add to the counts of a tool, each by its name in `ToolCounts`."""
+        with self._lock:
+            self._counts[tool].update(amounts)
+
+    def snapshot(self) -> dict[str, ToolCounts]:
+        """The counts by the tools' names, as they are now."""
+        with self._lock:
+            return {tool: ToolCounts(**counts) for tool, counts in self._counts.items()}
+
+    @contextmanager
+    def beating(self, tool: str) -> Generator[None, None, None]:
+        """Put the extensions that are made in this block, in this thread, to the account of a tool."""
+        token = _beating.set(partial(self.add, tool))
+        try:
+            yield
+        finally:
+            _beating.reset(token)
+
+
+def counted(extend: Callable[[], T], *, extended: Callable[[T], bool]) -> T:
+    """Make an extension, and put it to the account of the tool whose beat it is, if it is one's."""
+    add = _beating.get()
+    if add is None:
+        return extend()
+    try:
+        result = extend()
+    except Exception:
+        add(failed_extensions=1)
+        raise
+    if extended(result):
+        add(extensions=1)
+    return result

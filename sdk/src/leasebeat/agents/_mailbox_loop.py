@@ -1,0 +1,240 @@
+"""`MailboxLoop`: receives requests, and sends the result of each, whatever happens to the work on it."""
+
+import itertools
+import logging
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import partial
+from typing import Generic, ParamSpec, TypeVar
+
+from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, NotFoundError, RetryLater
+from leasebeat._heartbeat import Heartbeat
+from leasebeat._lease_extender import LeaseExtender, LeaseExtenderConfig
+from leasebeat._retry import Pauses
+from leasebeat._signals import stop_on_signals
+from leasebeat.agents._errors import WorkInterruptedError
+from leasebeat.agents._limits import Deadline
+from leasebeat.agents._mailbox import Mailbox, MailboxMessage, Receiving
+
+_log = logging.getLogger(__name__)
+
+RequestT = TypeVar("RequestT")
+ResultT = TypeVar("ResultT")
+P = ParamSpec("P")
+
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+SHORTEST_ROUND_S = 0.25
+
+
+class MailboxLoop(ABC, Generic[RequestT, ResultT]):
+    """Works on the requests of a mailbox, one at a time.
+
+    The beats of its heartbeat extend the lease of the request in hand. When the work is done, the loop makes sure that it still
+    has the lease, replies, and acknowledges. A worker that dies between these two has replied, and the request comes again; but
+    a message has one reply (see `MailboxMessage.reply`), so that of the next worker is not stored.
+
+    A loop that has lost its lease sends nothing: somebody else may be at work, whose result counts.
+    """
+
+    def __init__(self, requests: Mailbox[RequestT, ResultT] | None, lease_extender: LeaseExtenderConfig, drain_timeout: float) -> None:
+        self._requests = requests
+        self._lease_extender = lease_extender
+        self._drain_timeout = drain_timeout
+        self._heartbeat = Heartbeat()
+        self._lock = threading.Lock()
+        self._stopping = threading.Event()
+        self._hurry = threading.Event()
+        self._receiving: Receiving[RequestT, ResultT] | None = None
+        self._deadline = Deadline()
+
+    @property
+    def heartbeat(self) -> Heartbeat:
+        """Beats when a request comes, and for the work on it. A watchdog may look at its `elapsed()`."""
+        return self._heartbeat
+
+    def run(self, max_iterations: int | None = None, visibility_timeout: float | None = 300, wait_time_seconds: float = 20) -> None:
+        """Work until `stop` is called, SIGTERM or SIGINT arrives, or the service drains this worker.
+
+        In the main thread it handles these signals, each as one call of `stop`.
+
+        Args:
+            max_iterations: How often to ask for a request, whether one comes or not. None: without end.
+            visibility_timeout: Length of the leases in seconds. None takes the queue's.
+            wait_time_seconds: Seconds to wait for a request each time, at most 50.
+
+        Raises:
+            NotFoundError: If the queue does not exist.
+            InvalidRequestError: If the service refuses the settings.
+            ValueError: If the loop was made without a mailbox.
+        """
+        if self._requests is None:
+            raise ValueError("this loop has no mailbox to run on")
+        rounds = itertools.repeat(None) if max_iterations is None else itertools.repeat(None, max_iterations)
+        with stop_on_signals(self.stop), self._receive_from(self._requests) as receiving:
+            receive = partial(receiving.receive, visibility_timeout=visibility_timeout, wait_time_seconds=wait_time_seconds)
+            backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            for _ in rounds:
+                if self._stopping.is_set():
+                    return
+                self._iterate(receive, backoff)
+
+    def stop(self) -> None:
+        """Take no more requests, and let `run` return once the one in hand is done. Safe from any thread.
+
+        If it is not done in the `drain_timeout` of the configuration, or `stop` is called again, it is given back before the next
+        turn, tool or part of an answer, without counting as an attempt. Once stopped, a loop stays stopped.
+        """
+        with self._lock:
+            if self._stopping.is_set():
+                self._give_back()
+                return
+            self._stopping.set()
+            if self._receiving is not None:
+                self._receiving.stop()
+        _log.info("Stopping: the request in hand, if there is one, has %.0f s to finish", self._drain_timeout)
+        timer = threading.Timer(self._drain_timeout, self._give_back)
+        timer.daemon = True
+        timer.start()
+
+    def _be_drained(self) -> None:
+        """Stop as the service asks."""
+        if not self._stopping.is_set():
+            _log.info("The service drains this worker, which takes no more requests")
+            self.stop()
+
+    def _give_back(self) -> None:
+        self._hurry.set()
+        self._deadline.cut(WorkInterruptedError("the worker stops"))
+
+    # --- receive
+
+    @contextmanager
+    def _receive_from(self, requests: Mailbox[RequestT, ResultT]) -> Generator[Receiving[RequestT, ResultT], None, None]:
+        with requests.receiving(self._be_drained) as receiving:
+            with self._lock:
+                self._receiving = receiving
+            try:
+                yield receiving
+            finally:
+                with self._lock:
+                    self._receiving = None
+
+    def _iterate(self, receive: Callable[[], MailboxMessage[RequestT, ResultT] | None], backoff: Pauses) -> None:
+        asked_at = time.monotonic()
+        try:
+            message = receive()
+        except (InvalidRequestError, NotFoundError):
+            raise
+        except LeasebeatError as error:
+            pause = backoff.pause(getattr(error, "retry_after", None))
+            _log.warning("Receiving failed, next try in %.1f s: %s", pause, error)
+            self._stopping.wait(pause)
+            return
+        backoff.reset()
+        self._heartbeat.beat()
+        if message is None:
+            self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())  # never ask in a tight loop
+        else:
+            self._handle_message(message)
+
+    # --- work
+
+    @abstractmethod
+    def _time_limit(self, request: RequestT) -> float | None:
+        """How many seconds a request may take."""
+
+    @abstractmethod
+    def _answer(self, request: RequestT, deadline: Deadline) -> ResultT:
+        """Do the work. What it raises becomes a failure, except what is for the message: `RetryLater` and `GiveUp`."""
+
+    @abstractmethod
+    def _failure(self, request: RequestT, error: Exception) -> ResultT:
+        """The result that says what went wrong."""
+
+    def _handle_message(self, message: MailboxMessage[RequestT, ResultT]) -> None:
+        """Work on one message, and settle it, unless its lease is lost."""
+        try:
+            request = message.body
+            deadline = self._deadline = Deadline(self._time_limit(request))
+        except Exception as error:  # noqa: BLE001 - whatever its sender wrote, it is no better next time
+            _log.warning("Message %s is no request", message.id, exc_info=error)
+            _settle(message, partial(_patiently, message, message.nack, f"this is no request: {text_of(error)}", retryable=False))
+            return
+        if self._hurry.is_set():
+            self._give_back()
+        extender = LeaseExtender(self._lease_extender, on_lost=partial(deadline.cut, WorkInterruptedError("the lease is lost")))
+        with extender.attach(message, self._heartbeat):
+            settle = self._work_on(message, request, deadline)
+        if extender.lost.is_set():
+            _log.warning("The lease of message %s is lost, so nothing is sent", message.id)
+        else:
+            _settle(message, settle)
+
+    def _work_on(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, deadline: Deadline) -> Callable[[], object]:
+        """Do the work. Returns what settles the message."""
+        try:
+            result = self._answer(request, deadline)
+        except WorkInterruptedError as error:
+            _log.info("The work on message %s stops: %s", message.id, error)
+            return partial(_patiently, message, message.release)
+        except RetryLater as error:
+            return partial(_patiently, message, message.nack, text_of(error), delay=error.delay)
+        except GiveUp as error:
+            return partial(_patiently, message, message.nack, text_of(error), retryable=False)
+        except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
+            _log.warning("The request in message %s failed", message.id, exc_info=error)
+            result = self._failure(request, error)
+        return partial(self._reply_and_ack, message, request, result)
+
+    def _reply_and_ack(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, result: ResultT) -> None:
+        """Make sure of the lease, then reply, then acknowledge: so no reply is lost, and none is sent without a lease."""
+        _patiently(message, message.extend_visibility)
+        try:
+            _patiently(message, message.reply, result)
+            _patiently(message, message.acknowledge, result)
+        except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
+            _log.warning("The result for message %s cannot be stored: %s", message.id, error)
+            failure = self._failure(request, error)
+            _patiently(message, message.reply, failure)
+            _patiently(message, message.acknowledge, failure)
+
+
+def _settle(message: MailboxMessage[RequestT, ResultT], settle: Callable[[], object]) -> None:
+    """Settle a message, as a failed attempt if its result cannot be sent. What is not settled is for the next worker."""
+    try:
+        try:
+            settle()
+        except (InvalidRequestError, NotFoundError) as error:
+            _patiently(message, message.nack, f"the result cannot be sent: {error}")
+    except LeasebeatError as error:
+        _log.warning("Message %s could not be settled: %s", message.id, error)
+
+
+def _patiently(message: MailboxMessage[RequestT, ResultT], call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Make a call, and repeat it while it fails, until the lease has run out.
+
+    There is no beat meanwhile: a call that the service cannot do, though it can do beats, must not hold the lease for ever.
+    """
+    backoff = Pauses()
+    while True:
+        try:
+            call(*args, **kwargs)
+        except (LeaseLostError, InvalidRequestError, NotFoundError):
+            raise
+        except LeasebeatError as error:
+            pause = backoff.pause(getattr(error, "retry_after", None))
+            if time.monotonic() + pause >= message.valid_until:
+                raise
+            _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
+            time.sleep(pause)
+        else:
+            return
+
+
+def text_of(error: BaseException) -> str:
+    """What an error says, or what it is if it says nothing."""
+    return str(error) or type(error).__name__

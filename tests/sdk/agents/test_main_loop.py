@@ -1,0 +1,513 @@
+"""Main loops on the real service, with a model behind a real chat server."""
+
+# ruff: noqa: ARG001, ARG002, ARG005 - what handlers and loops take is given
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from harness.server import Server
+from harness.wait import until
+from sdk.agents.chat_server import ChatServer, Says
+from sdk.agents.conftest import LEASE_S, AdapterFor, Replies, Requests, StartChat
+from sdk.relay import Relay
+
+from leasebeat import Client, GiveUp, LeaseExtenderConfig, Message, RetryLater
+from leasebeat.agents import (
+    Budget,
+    Mailbox,
+    MainLoop,
+    MainLoopConfig,
+    MainLoopRequest,
+    MainLoopResult,
+    Prompt,
+    Session,
+    TextLoop,
+    Tool,
+    ToolContext,
+    ToolHandler,
+    ToolResult,
+)
+
+USES_TOOL = Says(calls=(("tool", "{}"),))
+DONE = Says("done")
+EAGER = LeaseExtenderConfig(interval=0.1)
+
+
+class ToolHeavyLoop(MainLoop[str, str]):
+    """Gives the model one tool."""
+
+    tool = Tool("tool", "", lambda _params, *, context: ToolResult.ok(None))
+    finalized = 0
+
+    def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+        return Prompt(request, parse=str, tools=(self.tool,)), Session()
+
+    def finalize(self, prompt: Prompt[str], session: Session) -> None:
+        self.finalized += 1
+
+
+@pytest.fixture
+def make_loop(requests: Requests, adapter_for: AdapterFor) -> "MakeLoop":
+    def make(
+        chat: ChatServer, handler: ToolHandler | None = None, kind: type[ToolHeavyLoop] = ToolHeavyLoop, **config: Any
+    ) -> ToolHeavyLoop:
+        config = {"lease_extender": EAGER, **config}
+        loop = kind(adapter=adapter_for(chat, retries=0), requests=requests, config=MainLoopConfig(**config))
+        if handler is not None:
+            loop.tool = Tool("tool", "", handler)
+        return loop
+
+    return make
+
+
+MakeLoop = Callable[..., ToolHeavyLoop]
+
+
+@contextmanager
+def running(loop: MainLoop[str, str], **options: Any) -> Iterator[threading.Thread]:
+    """Run a loop in a thread, which ends with the block."""
+    thread = threading.Thread(target=loop.run, kwargs={"wait_time_seconds": 20, **options}, daemon=True)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        loop.stop()
+        loop.stop()
+        thread.join(20)
+        assert not thread.is_alive(), "the loop does not stop"
+
+
+def one_result(replies: Replies) -> MainLoopResult[str]:
+    """Wait for the reply, and see that it is the only one."""
+    (reply,) = replies.receive(wait_time_seconds=20)
+    reply.acknowledge()
+    assert replies.receive(max_messages=10) == ()
+    return reply.body
+
+
+def finished(client: Client, message_id: str) -> Message:
+    def read() -> Message | None:
+        message = client.get_message(message_id)
+        return message if message.status in ("completed", "failed") else None
+
+    found = until(read, timeout=20)
+    assert found is not None
+    return found
+
+
+# --- the work
+
+
+def test_mainloop_extends_during_tool_execution(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[str]:
+        until_at = time.monotonic() + 1.5 * LEASE_S  # longer than the lease that it began with
+        while time.monotonic() < until_at:
+            context.beat()
+            time.sleep(0.05)
+        return ToolResult.ok("worked")
+
+    chat = start_chat(USES_TOOL, DONE)
+    loop = make_loop(chat, work)
+    sent = requests.send(request := MainLoopRequest("go"), reply_to=replies.queue)
+    loop.run(max_iterations=1, visibility_timeout=LEASE_S)
+    result = one_result(replies)
+    assert (result.request_id, result.output, result.error) == (request.request_id, "done", None)
+    assert result.session_id is not None
+    message = client.get_message(sent.id)
+    assert (message.status, message.generation) == ("completed", 1)
+    assert message.output["output"] == "done"
+    assert (loop.finalized, chat.asked[1].results) == (1, ["worked"])
+
+
+def test_what_the_beats_of_a_tool_bring_about_is_counted(requests: Requests, start_chat: StartChat, adapter_for: AdapterFor) -> None:
+    def beat(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        time.sleep(0.3)  # longer than the interval between extensions
+        context.beat()
+        return ToolResult.ok(None)
+
+    class Loop(ToolHeavyLoop):
+        def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+            quiet = Tool("quiet", "", lambda _params, *, context: ToolResult.error("no"))
+            return Prompt(request, parse=str, tools=(Tool("tool", "", beat), quiet)), Session()
+
+    adapter = adapter_for(start_chat(Says(calls=(("tool", "{}"), ("quiet", "{}"))), DONE))
+    requests.send(MainLoopRequest("go"))
+    Loop(adapter=adapter, requests=requests, config=MainLoopConfig(lease_extender=EAGER)).run(1, LEASE_S)
+    counts = adapter.counters.snapshot()
+    assert (counts["tool"].calls, counts["tool"].failures, counts["tool"].beats) == (1, 0, 3)
+    assert 1 <= counts["tool"].extensions <= 3
+    assert (counts["quiet"].calls, counts["quiet"].failures, counts["quiet"].beats) == (1, 1, 2)
+    assert counts["tool"].failed_extensions == 0
+
+
+def test_a_model_that_writes_for_long_keeps_its_lease(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    parts = round(1.5 * LEASE_S / 0.05)
+    chat = start_chat(Says("word" * parts, between=lambda: time.sleep(0.05)))
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(chat).run(1, LEASE_S)
+    assert one_result(replies).output == "word" * parts
+    assert client.get_message(sent.id).generation == 1
+
+
+@pytest.mark.scar(12)
+def test_a_model_that_hangs_loses_its_lease(client: Client, requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
+    release = threading.Event()
+    chat = start_chat(Says("late", between=lambda: release.wait(60)))
+    sent = requests.send(MainLoopRequest("go"))
+    with running(make_loop(chat), max_iterations=1, visibility_timeout=LEASE_S):
+        until(lambda: client.get_message(sent.id).expired_count, timeout=20)
+        release.set()
+
+
+def test_tools_find_the_resources_of_the_loop_and_of_the_prompt(
+    requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    found: list[Any] = []
+
+    def look(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        found.extend([context.resources.get(int), context.resources.get(str)])
+        return ToolResult.ok(None)
+
+    class Loop(ToolHeavyLoop):
+        def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+            return Prompt(request, parse=str, tools=(self.tool,), resources={str: "the prompt's"}), Session()
+
+    requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(start_chat(USES_TOOL, DONE), look, Loop, resources={int: 5, str: "the loop's"}).run(1)
+    assert found == [5, "the prompt's"]
+
+
+def test_execute_needs_no_mailbox(start_chat: StartChat, adapter_for: AdapterFor) -> None:
+    loop = TextLoop(adapter=adapter_for(start_chat(DONE)))
+    response, session = loop.execute("go")
+    assert (response.output, len(session.entries)) == ("done", 2)
+    with pytest.raises(ValueError, match="no mailbox"):
+        loop.run(1)
+
+
+# --- failures become results
+
+
+class Unprepared(ToolHeavyLoop):
+    def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+        raise FileNotFoundError(f"no {request}")
+
+
+class Unreadable(ToolHeavyLoop):
+    def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+        return Prompt(request, parse=lambda text: str(int(text))), Session()
+
+
+class Unfinished(ToolHeavyLoop):
+    def finalize(self, prompt: Prompt[str], session: Session) -> None:
+        raise ArithmeticError
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "says"),
+    [
+        (Unprepared, {}, "no go"),
+        (Unreadable, {}, "invalid literal for int"),
+        (Unfinished, {}, "ArithmeticError"),
+        (ToolHeavyLoop, {"deadline": 0.0}, "the request took longer than 0 s"),
+    ],
+)
+def test_errors_become_results(
+    client: Client,
+    requests: Requests,
+    replies: Replies,
+    start_chat: StartChat,
+    make_loop: MakeLoop,
+    kind: type[ToolHeavyLoop],
+    config: dict[str, Any],
+    says: str,
+) -> None:
+    sent = requests.send(request := MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(start_chat(DONE), kind=kind, **config).run(1)
+    result = one_result(replies)
+    assert (result.request_id, result.output, result.success) == (request.request_id, None, False)
+    assert says in (result.error or "")
+    assert client.get_message(sent.id).status == "completed"
+
+
+def test_a_request_has_limits_of_its_own(requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop) -> None:
+    chat = start_chat(USES_TOOL)
+    requests.send(MainLoopRequest("go", deadline=0.0), reply_to=replies.queue)
+    requests.send(MainLoopRequest("go", budget=Budget(max_total_tokens=20)), reply_to=replies.queue)
+    make_loop(chat, deadline=600, budget=Budget(max_total_tokens=10_000)).run(2)
+    errors = [reply.body.error for reply in replies.receive(max_messages=10)]
+    assert errors == ["the request took longer than 0 s", "30 total tokens are used, 20 are allowed"]
+
+
+def test_a_result_that_cannot_be_stored_is_replied_to_with_why(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(start_chat(Says("x" * 4)), kind=Huge).run(1)
+    assert "at most 262144 are allowed" in (one_result(replies).error or "")
+    assert client.get_message(sent.id).status == "completed"
+
+
+class Huge(ToolHeavyLoop):
+    def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+        return Prompt(request, parse=lambda text: text * 100_000), Session()
+
+
+@pytest.mark.scar(30)
+@pytest.mark.parametrize("body", ["no request", {"request_id": "r"}, {"request": "go", "deadline": "soon"}])
+def test_what_is_no_request_is_given_up_and_the_loop_goes_on(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop, body: Any
+) -> None:
+    bad = client.send(requests.queue, body)
+    requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(start_chat(DONE)).run(2)
+    message = client.get_message(bad.id)
+    assert (message.status, message.reason) == ("failed", "not_retryable")
+    assert (message.error or "").startswith("this is no request: ")
+    assert one_result(replies).output == "done"
+
+
+def test_a_reply_that_cannot_be_sent_is_a_failed_attempt(
+    client: Client, requests: Requests, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    sent = requests.send(MainLoopRequest("go"), reply_to="no-such-queue")
+    make_loop(start_chat(DONE)).run(1)
+    message = client.get_message(sent.id)
+    assert (message.status, message.attempt_count) == ("pending", 1)
+    assert "queue-not-found" in (message.error or "")
+
+
+@pytest.mark.parametrize(
+    ("decision", "status", "error"),
+    [(RetryLater("busy", delay=60), "scheduled", "busy"), (GiveUp("pointless"), "failed", "pointless")],
+)
+def test_decisions_about_the_message_are_nacks(
+    client: Client,
+    requests: Requests,
+    replies: Replies,
+    start_chat: StartChat,
+    make_loop: MakeLoop,
+    decision: Exception,
+    status: str,
+    error: str,
+) -> None:
+    class Loop(ToolHeavyLoop):
+        def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+            raise decision
+
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(start_chat(DONE), kind=Loop).run(1)
+    message = client.get_message(sent.id)
+    assert (message.status, message.error) == (status, error)
+    assert replies.receive() == ()
+
+
+# --- a lost lease
+
+
+@pytest.mark.scar(1, 9)
+@pytest.mark.parametrize("extender", [EAGER, LeaseExtenderConfig(enabled=False)], ids=["extending", "not-extending"])
+def test_a_loop_that_has_lost_its_lease_sends_nothing(
+    client: Client,
+    requests: Requests,
+    replies: Replies,
+    start_chat: StartChat,
+    make_loop: MakeLoop,
+    caplog: pytest.LogCaptureFixture,
+    extender: LeaseExtenderConfig,
+) -> None:
+    others: list[Any] = []
+
+    def hang(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        others.extend(until(lambda: requests.receive(visibility_timeout=60), timeout=20))
+        return ToolResult.ok(None)
+
+    chat = start_chat(USES_TOOL, DONE)
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    with caplog.at_level(logging.WARNING):
+        make_loop(chat, hang, lease_extender=extender).run(1, LEASE_S / 2)
+    assert len(chat.asked) == (1 if extender.enabled else 2), "once the loss is known, the model is not asked again"
+    assert replies.receive() == ()
+    message = client.get_message(sent.id)
+    assert (message.status, message.generation, message.output) == ("in_progress", 2, None)
+    (winner,) = others
+    winner.reply(MainLoopResult("r", output="the winner's"))
+    winner.acknowledge()
+    assert one_result(replies).output == "the winner's"
+
+
+def test_a_cancelled_request_is_not_replied_to(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        client.cancel_message(sent.id)
+        time.sleep(0.3)
+        return ToolResult.ok(None)
+
+    chat = start_chat(USES_TOOL, DONE)
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    make_loop(chat, work).run(1)
+    assert len(chat.asked) == 1
+    assert client.get_message(sent.id).status == "cancelled"
+    assert replies.receive() == ()
+
+
+@pytest.mark.scar(1)
+def test_a_worker_that_died_between_reply_and_ack_has_replied_and_its_successor_has_not(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    sent = requests.send(request := MainLoopRequest("go"), reply_to=replies.queue)
+    (message,) = requests.receive(visibility_timeout=0.5)
+    message.reply(MainLoopResult(request.request_id, output="first"))  # and then it dies
+    with running(make_loop(start_chat(DONE))):
+        assert finished(client, sent.id).generation == 2
+    assert one_result(replies) == MainLoopResult(request.request_id, output="first")
+
+
+# --- stopping
+
+
+@pytest.mark.scar(32)
+def test_a_loop_that_waits_stops_at_once(requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
+    loop = make_loop(start_chat(DONE))
+    with running(loop, wait_time_seconds=50) as thread:
+        until(lambda: loop.heartbeat.elapsed() > 0.5)
+        started = time.monotonic()
+        loop.stop()
+        thread.join(20)
+        assert time.monotonic() - started < 10
+    assert requests.receive() == ()
+
+
+def test_a_loop_that_stops_finishes_what_it_has(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        begun.set()
+        while not go_on.wait(0.01):
+            context.beat()
+        return ToolResult.ok(None)
+
+    loop = make_loop(start_chat(USES_TOOL, DONE), work)
+    sent = [requests.send(MainLoopRequest("go"), reply_to=replies.queue).id for _ in range(2)]
+    thread = threading.Thread(target=loop.run, daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    loop.stop()
+    go_on.set()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert one_result(replies).output == "done"
+    assert [client.get_message(message_id).status for message_id in sent] == ["completed", "pending"]
+
+
+@pytest.mark.scar(32)
+@pytest.mark.parametrize(("stops", "drain_timeout"), [(2, 600.0), (1, 0.2)], ids=["stopped-twice", "out-of-time"])
+def test_what_does_not_finish_is_given_back_uncounted(
+    client: Client,
+    requests: Requests,
+    replies: Replies,
+    start_chat: StartChat,
+    make_loop: MakeLoop,
+    stops: int,
+    drain_timeout: float,
+) -> None:
+    begun = threading.Event()
+
+    def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        begun.set()
+        until(lambda: context.deadline is not None and context.deadline.remaining() == 0, timeout=20)
+        return ToolResult.ok(None)
+
+    chat = start_chat(USES_TOOL, DONE)
+    loop = make_loop(chat, work, drain_timeout=drain_timeout)
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    thread = threading.Thread(target=loop.run, args=(None, 60), daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    for _ in range(stops):
+        loop.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    message = client.get_message(sent.id)
+    assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
+    assert len(chat.asked) == 1
+    assert replies.receive() == ()
+
+
+def test_an_operator_may_drain_it(client: Client, requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
+    name = requests.worker_id
+    with running(make_loop(start_chat(DONE)), wait_time_seconds=1) as thread:
+        until(lambda: any(worker.worker_id == name for worker in client.list_workers(limit=1000).items), timeout=20)
+        client.drain_worker(name)
+        thread.join(20)
+        assert not thread.is_alive()
+    client.delete_worker(name)
+
+
+def test_a_loop_waits_out_a_service_that_is_away(
+    new_queue: Callable[..., str], start_chat: StartChat, adapter_for: AdapterFor, caplog: pytest.LogCaptureFixture
+) -> None:
+    with Client("http://127.0.0.1:9") as nowhere:
+        away = Mailbox[MainLoopRequest[str], MainLoopResult[str]](nowhere, new_queue(), read=MainLoopRequest.reader(str))
+        loop = TextLoop(adapter=adapter_for(start_chat(DONE)), requests=away)
+        with running(loop), caplog.at_level(logging.WARNING):
+            until(lambda: sum("Receiving failed" in text for text in caplog.messages) >= 2, timeout=20)
+
+
+# --- a service that is away when the work is done
+
+
+@contextmanager
+def behind_a_relay(server: Server) -> Iterator[tuple[Relay, Client]]:
+    with Relay(server.port) as relay, Client(relay.url, timeout=2) as client:
+        yield relay, client
+
+
+@pytest.mark.parametrize("extension", [60.0, LEASE_S], ids=["back-in-time", "back-too-late"])
+def test_a_result_is_kept_for_a_service_that_is_away_while_the_lease_lasts(
+    server: Server,
+    client: Client,
+    new_queue: Callable[..., str],
+    replies: Replies,
+    start_chat: StartChat,
+    adapter_for: AdapterFor,
+    caplog: pytest.LogCaptureFixture,
+    extension: float,
+) -> None:
+    in_time = extension > LEASE_S
+    with behind_a_relay(server) as (relay, behind), caplog.at_level(logging.WARNING):
+
+        def cut(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+            relay.cut(9)
+            return ToolResult.ok(None)
+
+        read = MainLoopRequest.reader(str)
+        requests = Requests(behind, new_queue(visibility_timeout=extension, extension=extension), read=read)
+        sent = Requests(client, requests.queue, read=read).send(MainLoopRequest("go"), reply_to=replies.queue)
+        loop = ToolHeavyLoop(adapter=adapter_for(start_chat(USES_TOOL, DONE)), requests=requests)
+        loop.tool = Tool("tool", "", cut)
+        with running(loop, max_iterations=1, visibility_timeout=extension) as thread:
+            until(lambda: any("failed and is repeated" in text for text in caplog.messages), timeout=20)
+            if in_time:
+                relay.cut(server.port)
+            thread.join(30)
+    message = client.get_message(sent.id)
+    if in_time:
+        assert (message.status, message.generation) == ("completed", 1)
+        assert one_result(replies).output == "done"
+    else:
+        assert message.status in ("in_progress", "pending")
+        assert any("could not be settled" in text for text in caplog.messages)
+        assert replies.receive() == ()
