@@ -445,6 +445,7 @@ def test_a_forked_child_has_no_thread_until_it_starts_one(
     manager: LeaseManager, acquired: Lease, api: Api, queue: str, begin: Begin
 ) -> None:
     heartbeat = begin(manager, acquired.work_item_id, 0.1)
+    until(lambda: held(api, queue)["last_beat_at"])
     read_end, write_end = os.pipe()
     child = os.fork()
     if child == 0:

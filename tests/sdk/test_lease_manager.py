@@ -265,7 +265,7 @@ def test_what_was_never_acquired_here_is_refused_for_what_it_is(manager: LeaseMa
         assert type(caught.value) is refusal
         assert caught.value.message_id == work_item_id
     with pytest.raises(NotFoundError):
-        manager.release_lease("work-123")
+        manager.release_lease("999999999999")
 
 
 # --- what is remembered

@@ -1,40 +1,71 @@
 """`RecoverySweep` on services whose own timers sleep, so that what is recovered was recovered by it."""
 
 import os
+import re
 import subprocess
 import sys
 import textwrap
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 from harness.operating import RARELY
-from harness.postgres import execute
+from harness.postgres import Databases, execute
 from harness.server import Server
 from harness.wait import until
+from sdk.relay import Relay
 from sdk.scripted_service import Answer, ScriptedService, problem
 
 import leasebeat
 from leasebeat import Client, RecoveryStats, ServiceUnreachableError
 from leasebeat._recovery_sweep import RecoverySweep
 
+Abandon = Callable[..., list[str]]
+
 LONG = 20
 SOURCES = Path(leasebeat.__file__).parents[1]
 FIGURES = {"expired_found": 1, "recovered": 1, "failed": 0, "checkpoints_created": 1, "errors": 0, "scan_duration_ms": 0.5}
 
 
-@pytest.fixture
-def sleepy(start_server: Callable[..., Server]) -> Server:
-    """A server whose timer looks for nothing by itself for longer than a test lasts."""
-    return start_server(sweep_interval=RARELY)
+@dataclass(frozen=True)
+class Sleepy:
+    """A server whose timer looks for nothing by itself for longer than a test lasts, and its database."""
+
+    url: str
+    database_url: str
+
+
+@pytest.fixture(scope="module")
+def sleepy(postgres: Databases) -> Iterator[Sleepy]:
+    database_url = postgres.create()
+    with Server(database_url, sweep_interval=RARELY) as server:
+        yield Sleepy(server.url, database_url)
 
 
 @pytest.fixture
-def client(sleepy: Server) -> Iterator[Client]:
+def client(sleepy: Sleepy) -> Iterator[Client]:
     with Client(sleepy.url) as client:
         yield client
+
+
+@pytest.fixture
+def abandon(client: Client, sleepy: Sleepy) -> Iterator[Abandon]:
+    """Send and lease messages whose leases run out without the timer knowing of it, and return their ids."""
+    queue = f"queue-{uuid.uuid4().hex[:12]}"
+    client.put_queue(queue)
+
+    def abandon(*bodies: Any, max_attempts: int = 3) -> list[str]:
+        ids = [client.send(queue, body, max_attempts=max_attempts).id for body in bodies]
+        client.claim(queue, worker_id="gone", max_messages=len(ids))
+        execute(sleepy.database_url, "update lease set expires_at = now(), check_at = now()")
+        return ids
+
+    yield abandon
+    client.delete_queue(queue, force=True)
 
 
 @pytest.fixture
@@ -52,14 +83,6 @@ def sweep(recovering: Client) -> Iterator[RecoverySweep]:
     sweep.stop()
 
 
-def abandon(client: Client, database_url: str, *bodies: Any, max_attempts: int = 3) -> list[str]:
-    """Send and lease messages whose leases run out without the timer knowing of it."""
-    ids = [client.send("default", body, max_attempts=max_attempts).id for body in bodies]
-    client.claim("default", worker_id="gone", max_messages=len(ids))
-    execute(database_url, "update lease set expires_at = now(), check_at = now()")
-    return ids
-
-
 def wait_until_recovered(client: Client, message_id: str) -> None:
     until(lambda: client.get_message(message_id).attempt_count == 1, timeout=LONG)
 
@@ -71,9 +94,9 @@ def threads() -> list[str]:
 # --- scans
 
 
-def test_a_scan_recovers_and_says_what_it_did(client: Client, database_url: str) -> None:
-    retried = abandon(client, database_url, "first", "second")
-    (given_up,) = abandon(client, database_url, "last attempt", max_attempts=1)
+def test_a_scan_recovers_and_says_what_it_did(client: Client, abandon: Abandon) -> None:
+    retried = abandon("first", "second")
+    (given_up,) = abandon("last attempt", max_attempts=1)
     stats = RecoverySweep(client).scan_and_recover()
     assert stats.scan_duration_ms > 0
     assert stats == RecoveryStats(
@@ -84,12 +107,12 @@ def test_a_scan_recovers_and_says_what_it_did(client: Client, database_url: str)
     assert (checkpoint.kind, checkpoint.facts["worker_id"]) == ("error_boundary", "gone")
 
 
-def test_the_thread_recovers_again_and_again(client: Client, database_url: str) -> None:
+def test_the_thread_recovers_again_and_again(client: Client, abandon: Abandon) -> None:
     sweep = RecoverySweep(client, scan_interval_seconds=0.1)
     sweep.start()
     try:
         for body in range(3):
-            (abandoned,) = abandon(client, database_url, body)
+            (abandoned,) = abandon(body)
             wait_until_recovered(client, abandoned)
             client.cancel_message(abandoned)
     finally:
@@ -125,18 +148,18 @@ def test_scans_that_fail_back_off(service: ScriptedService, recovering: Client) 
 
 
 @pytest.mark.scar(33)
-def test_statistics_count_each_scan_and_each_work_item_once(client: Client, database_url: str) -> None:
+def test_statistics_count_each_scan_and_each_work_item_once(client: Client, abandon: Abandon) -> None:
     sweep = RecoverySweep(client)
     before = sweep.get_statistics()
     assert set(before) == {"is_running", "total_scans", "total_recovered", "total_failed", "last_scan"}
-    assert (before["is_running"], before["total_recovered"], before["total_failed"]) == (False, 0, 0)
-    abandon(client, database_url, *range(3))
-    abandon(client, database_url, "last attempt", max_attempts=1)
+    abandon(*range(3))
+    abandon("last attempt", max_attempts=1)
     stats = sweep.scan_and_recover()
     sweep.scan_and_recover()
     for _ in range(2):
         after = RecoverySweep(client).get_statistics()
-        assert (after["total_recovered"], after["total_failed"]) == (3, 1)
+        counted = {name: after[name] - before[name] for name in ("total_recovered", "total_failed")}
+        assert counted == {"total_recovered": 3, "total_failed": 1}
         assert after["total_scans"] >= before["total_scans"] + 2  # by these, and by what the timer does as it starts
     assert stats.recovered == 3
     fields = {"expired_found", "recovered", "failed", "checkpoints_created", "errors", "scan_duration_ms", "ended_at"}
@@ -152,18 +175,20 @@ def test_statistics_say_whether_the_sweep_runs(client: Client) -> None:
     assert sweep.get_statistics()["is_running"] is False
 
 
-def test_statistics_stay_as_they_were_while_the_service_is_away(client: Client, sleepy: Server, database_url: str) -> None:
-    sweep = RecoverySweep(client)
-    abandon(client, database_url, "work")
-    sweep.scan_and_recover()
-    known = sweep.get_statistics()
-    assert known["total_recovered"] == 1
-    sleepy.kill()
-    with pytest.raises(ServiceUnreachableError):
+def test_statistics_stay_as_they_were_while_the_service_is_away(sleepy: Sleepy, abandon: Abandon) -> None:
+    (port,) = re.findall(r":(\d+)$", sleepy.url)
+    with Relay(int(port)) as relay, Client(relay.url) as relayed:
+        sweep = RecoverySweep(relayed)
+        abandon("work")
         sweep.scan_and_recover()
-    assert sweep.get_statistics() == known
-    unknown = {"is_running": False, "total_scans": 0, "total_recovered": 0, "total_failed": 0, "last_scan": None}
-    assert RecoverySweep(client).get_statistics() == unknown
+        known = sweep.get_statistics()
+        assert known["total_recovered"] > 0
+        relay.cut(1)  # nobody listens there
+        with pytest.raises(ServiceUnreachableError):
+            sweep.scan_and_recover()
+        assert sweep.get_statistics() == known
+        unknown = {"is_running": False, "total_scans": 0, "total_recovered": 0, "total_failed": 0, "last_scan": None}
+        assert RecoverySweep(relayed).get_statistics() == unknown
 
 
 # --- options

@@ -171,11 +171,19 @@ def test_work_longer_than_its_lease_is_done_once(client: Client, short: str, sta
 def test_work_that_hangs_loses_its_lease_where_progress_is_required(client: Client, short: str, start: Start) -> None:
     client.put_queue(short, visibility_timeout=1, extension=1, beat_interval=0.2, progress_required=True)
     lost = threading.Event()
+
+    def hang(_body: Any) -> None:
+        assert lost.wait(LONG)
+        once(client, sent.id, "failed")
+        raise OSError("too late")
+
     sent = client.send(short, "work", max_attempts=1)
-    start(lambda _body: lost.wait(LONG), progress=lambda: 1, on_lease_lost=lost.set)
-    message = once(client, sent.id, "failed", "completed")
-    assert lost.wait(LONG)
-    assert message.expired_count == 1
+    running = start(hang, progress=lambda: 1, on_lease_lost=lost.set)
+    message = once(client, sent.id, "failed")
+    running.runner.stop()
+    assert running.ended()
+    assert (message.expired_count, message.failed_count) == (1, 0)
+    assert client.get_message(sent.id).error == message.error
 
 
 @pytest.mark.scar(1)

@@ -271,10 +271,9 @@ class LeaseManager:
         raise lease_error(_STATUS_OF_LEASE.get(status, "expired"), work_item_id)
 
     def _recall(self, work_item: str | Lease) -> AcquiredLease | None:
-        by_id = isinstance(work_item, str)
-        message_id = work_item if by_id else work_item.work_item_id
+        message_id, receipt = (work_item, None) if isinstance(work_item, str) else (work_item.work_item_id, work_item.receipt)
         remembered = (memory.find(message_id) for memory in (self._own, self._shared))
-        return next((each for each in remembered if each and (by_id or each.receipt == work_item.receipt)), None)
+        return next((each for each in remembered if each and receipt in (None, each.receipt)), None)
 
     def _forget(self, lease: AcquiredLease) -> None:
         self._own.forget(lease)
