@@ -41,7 +41,7 @@ def test_callbacks_are_added_and_removed(client: Client, api: Api, queue: str) -
     def mine() -> None:
         heard.append("mine")
 
-    def last_beat() -> str | None:
+    def last_beat() -> str:
         heartbeat.beat()
         (held,) = api.call("GET", "/leases", params={"queue": queue})["items"]
         return str(held["last_beat_at"])
