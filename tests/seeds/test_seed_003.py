@@ -1,9 +1,19 @@
-"""The lease and recovery system: each line of its "Test Coverage", its statistics, and its monitoring queries, as users call them."""
+"""The lease and recovery system: each line of its "Test Coverage", its statistics, its monitoring queries and its patterns, as users
+call them.
+"""
 
+import os
+import signal
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from harness.api import Api, Json
@@ -12,7 +22,22 @@ from harness.postgres import Databases, execute
 from harness.server import Server
 from harness.wait import until
 
-from leasebeat import Client, Context, Heartbeat, HeldMessage, LeaseConflictError, LeasedMessage, LeaseExpiredError, LeaseExtender, Worker
+import leasebeat
+from leasebeat import (
+    Client,
+    Context,
+    Heartbeat,
+    HeldMessage,
+    Lease,
+    LeaseConflictError,
+    LeasedMessage,
+    LeaseExpiredError,
+    LeaseExtender,
+    Worker,
+)
+from leasebeat._heartbeat_thread import HeartbeatThread, start_heartbeat
+from leasebeat._lease_manager import LeaseManager
+from leasebeat._recovery_sweep import RecoverySweep
 
 LONG = 20
 
@@ -318,3 +343,216 @@ def test_debugging_expired_leases(monitored: Api) -> None:
     (item,) = until(lambda: monitored.call("GET", "/leases?overdue=true")["items"], timeout=LONG)
     assert (item["worker_id"], item["expired"]) == ("worker-9", True)
     assert [int(item[field] // 60) for field in ("since_beat", "overdue")] == [90, 30]
+
+
+# --- the types as its examples use them
+
+
+def test_lease_manager_usage_example(client: Client, queue: str) -> None:
+    manager = LeaseManager(client, worker_id="worker-abc-123", queue=queue)
+
+    def work_once(do_work: Callable[[Any], Any]) -> Lease | None:
+        lease = manager.acquire_lease(lease_duration_seconds=300)
+        if lease:
+            try:
+                result = do_work(lease.input_data)
+                manager.release_lease(lease.work_item_id, success=True, output_data=result)
+            except Exception as e:  # noqa: BLE001 - as the example does
+                manager.release_lease(lease.work_item_id, success=False, error=str(e))
+        return lease
+
+    def fail(_input: Any) -> None:
+        raise OSError("disk full")
+
+    sent = client.send(queue, 21)
+    assert work_once(fail) is not None
+    failed = client.get_message(sent.id)
+    assert (failed.status, failed.error, failed.attempt_count) == ("pending", "disk full", 1)
+    assert work_once(lambda number: number * 2) is not None
+    assert (client.get_message(sent.id).status, client.get_message(sent.id).output) == ("completed", 42)
+    assert work_once(fail) is None
+
+
+def test_heartbeat_thread_lifecycle(api: Api, client: Client, queue: str) -> None:
+    """Its two methods, and the one with a connection per thread, which a client needs not."""
+    client.put_queue(queue, beat_interval=0)
+    client.send(queue, "work")
+    manager = LeaseManager(client, "worker-abc", queue=queue)
+    lease = manager.acquire_lease()
+    assert lease is not None
+
+    def last_beat() -> str:
+        return str(held(api, queue)[0]["last_beat_at"])
+
+    def changed(before: str) -> bool:
+        return last_beat() != before
+
+    def with_its_own_manager() -> HeartbeatThread:
+        heartbeat = HeartbeatThread(LeaseManager(client, "worker-abc"), lease.work_item_id)
+        heartbeat.start()
+        return heartbeat
+
+    def by_hand() -> HeartbeatThread:
+        heartbeat = HeartbeatThread(
+            lease_manager=manager, work_item_id=lease.work_item_id, interval_seconds=30, on_lease_lost=lambda: lost.append("lost")
+        )
+        heartbeat.start()
+        return heartbeat
+
+    def by_function() -> HeartbeatThread:
+        return start_heartbeat(conn=client, work_item_id=lease.work_item_id, worker_id="worker-abc", interval_seconds=30)
+
+    lost: list[str] = []
+    for begin in (by_function, by_hand, with_its_own_manager):
+        before = last_beat()
+        heartbeat = begin()
+        assert heartbeat.is_running()
+        until(partial(changed, before))
+        heartbeat.stop()
+        assert not heartbeat.is_running()
+    assert lost == []
+    assert manager.release_lease(lease.work_item_id)
+
+
+def test_pattern_1_worker_with_automatic_heartbeat(client: Client, queue: str) -> None:
+    """As written, but that it ends. Work takes longer than a lease, and each other work item fails once."""
+    client.put_queue(queue, visibility_timeout=3, extension=3, beat_interval=0.2)
+    failed: set[int] = set()
+    ended = threading.Event()
+
+    def process_work_item(number: int) -> int:
+        if number % 2 and number not in failed:
+            failed.add(number)
+            raise OSError("disk full")
+        time.sleep(4)
+        return number * 2
+
+    def worker_main(conn: Client, worker_id: str) -> None:
+        manager = LeaseManager(conn, worker_id, queue=queue)
+        while not ended.is_set():
+            lease = manager.acquire_lease(lease_duration_seconds=3)
+            if not lease:
+                time.sleep(0.05)
+                continue
+            heartbeat = start_heartbeat(conn=conn, work_item_id=lease.work_item_id, worker_id=worker_id, interval_seconds=0.3)
+            try:
+                result = process_work_item(lease.input_data)
+                manager.release_lease(lease.work_item_id, success=True, output_data=result)
+            except Exception as e:  # noqa: BLE001 - as the pattern does
+                manager.release_lease(lease.work_item_id, success=False, error=str(e))
+            finally:
+                heartbeat.stop()
+
+    ids = [client.send(queue, number).id for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        workers = [pool.submit(worker_main, client, f"worker-{n}") for n in range(2)]
+        try:
+            until(lambda: all(client.get_message(each).status == "completed" for each in ids), timeout=60)
+        finally:
+            ended.set()
+        for worker in workers:
+            worker.result(LONG)
+    messages = [client.get_message(each) for each in ids]
+    assert [each.output for each in messages] == [0, 2]
+    assert [(each.failed_count, each.expired_count) for each in messages] == [(0, 0), (1, 0)]
+
+
+WATCHDOG = textwrap.dedent("""
+    import signal, sys, time
+    from leasebeat import Client
+    from leasebeat._recovery_sweep import RecoverySweep
+
+    def run_watchdog(conn):
+        sweep = RecoverySweep(conn, scan_interval_seconds=1, create_checkpoints=True, cleanup_old_checkpoints=True)
+
+        def signal_handler(sig, frame):
+            print("Shutting down watchdog...", flush=True)
+            sweep.stop()
+            sys.exit(0)
+
+        signal.signal(signal.SIGINT, signal_handler)
+        signal.signal(signal.SIGTERM, signal_handler)
+        sweep.start()
+        print("Watchdog started", flush=True)
+        while sweep.is_running():
+            time.sleep(0.2)
+            stats = sweep.get_statistics()
+            if stats['last_scan'] and stats['total_recovered']:
+                print(f"Last scan: recovered={stats['last_scan']['recovered']}, failed={stats['last_scan']['failed']}", flush=True)
+
+    run_watchdog(Client(sys.argv[1]))
+""")
+
+
+def test_pattern_2_watchdog_service(start_server: Callable[..., Server], database_url: str) -> None:
+    """As written, but with shorter pauses, and that it says something only once there is something to say."""
+    server = start_server(sweep_interval=RARELY)
+    (message_id,) = server.api.send("default", "work")
+    server.api.claim_one("default")
+    run_out_unseen(database_url)
+    environment = {**os.environ, "PYTHONPATH": str(Path(leasebeat.__file__).parents[1])}
+    with subprocess.Popen([sys.executable, "-c", WATCHDOG, server.url], stdout=subprocess.PIPE, env=environment, text=True) as watchdog:
+        try:
+            assert watchdog.stdout is not None
+            assert watchdog.stdout.readline() == "Watchdog started\n"
+            assert watchdog.stdout.readline().startswith("Last scan: recovered=")
+            assert server.api.message(message_id)["status"] == "pending"
+            watchdog.send_signal(signal.SIGTERM)
+            said, _ = watchdog.communicate(timeout=LONG)
+        finally:
+            watchdog.kill()
+    assert said.endswith("Shutting down watchdog...\n")
+    assert watchdog.returncode == 0
+
+
+def test_pattern_3_integration_with_task_runner(client: Client, queue: str) -> None:
+    """As written, but that it ends: the ready-made one is `leasebeat.TaskRunner`."""
+
+    class TaskRunner:
+        def __init__(self, conn: Client, worker_id: str) -> None:
+            self.conn = conn
+            self.worker_id = worker_id
+            self.lease_manager = LeaseManager(conn, worker_id, queue=queue)
+            self.recovery_sweep = RecoverySweep(conn)
+
+        def start(self) -> None:
+            self.recovery_sweep.start()
+            self._run_worker()
+
+        def stop(self) -> None:
+            self.recovery_sweep.stop()
+
+        def _run_worker(self) -> None:
+            while self.recovery_sweep.is_running():
+                lease = self.lease_manager.acquire_lease(wait=0.2)
+                if lease:
+                    self._process_work_item(lease)
+
+        def _process_work_item(self, lease: Lease) -> None:
+            self.lease_manager.release_lease(lease.work_item_id, output_data=lease.input_data * 2)
+
+    runner = TaskRunner(client, "worker-1")
+    running = threading.Thread(target=runner.start)
+    running.start()
+    try:
+        ids = [client.send(queue, number).id for number in range(3)]
+        until(lambda: all(client.get_message(each).status == "completed" for each in ids), timeout=LONG)
+    finally:
+        runner.stop()
+        running.join(LONG)
+    assert not running.is_alive()
+    assert [client.get_message(each).output for each in ids] == [0, 2, 4]
+
+
+def test_recovery_stats_as_the_key_metrics_read_them(start_server: Callable[..., Server], database_url: str) -> None:
+    with Client(start_server(sweep_interval=RARELY).url) as client:
+        for _ in range(3):
+            client.send("default", "work")
+        client.send("default", "last attempt", max_attempts=1)
+        client.claim("default", worker_id="worker-1", max_messages=4)
+        run_out_unseen(database_url)
+        sweep = RecoverySweep(client)
+        assert sweep.scan_and_recover().recovered == 3
+        stats = sweep.get_statistics()
+        rate = stats["total_recovered"] / (stats["total_recovered"] + stats["total_failed"])
+    assert f"{rate:.2%}" == "75.00%"

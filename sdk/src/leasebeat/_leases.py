@@ -48,6 +48,16 @@ class Lease:
         """Seconds left to work if no beat extends the lease; 0 or less once it has run out."""
         return self.valid_until - time.monotonic()
 
+    @property
+    def work_item_id(self) -> str:
+        """The message's id, as a `LeaseManager` takes it."""
+        return self.message.id
+
+    @property
+    def input_data(self) -> Any:
+        """The message's body: the work."""
+        return self.message.body
+
 
 LeaseRef = Lease | str
 """A lease, or the receipt of one."""
