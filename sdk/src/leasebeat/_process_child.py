@@ -46,8 +46,8 @@ class _Child:
 
     def run(self) -> None:
         _end_with_parent()
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # from a terminal it reaches the worker too, which drains
-        signal.signal(signal.SIGTERM, self._be_ended)
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._be_ended)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         threading.Thread(target=self._listen, name="leasebeat-worker", daemon=True).start()
         self._connection.send(Ready())
@@ -97,8 +97,8 @@ class _Child:
                 self._hold.lose(news.status)
 
     def _be_ended(self, _signal: int, _frame: FrameType | None) -> None:
-        """End the handler if the worker asks for it. Whoever stops a group of processes means the worker, which drains."""
-        if self._page.ending:
+        """End the handler if the worker asks for it. Who signals a whole group, as a terminal does, means the worker, which drains."""
+        if self._page.ending or os.getpid() != self._pid:
             raise SystemExit(END)
 
 

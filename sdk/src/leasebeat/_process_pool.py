@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.reduction import ForkingPickler
 from types import TracebackType
 from typing import Any, Self
@@ -228,6 +229,7 @@ class Child:
         self._connection, theirs = _spawning.Pipe()
         self._process = _spawning.Process(target=serve, args=(theirs, self.page, handler), name="leasebeat-handler")
         self._cut_off = False
+        resource_tracker.ensure_running()  # while that starts it lets the signals through
         with theirs, _stop_signals_held_back():
             self._process.start()
 

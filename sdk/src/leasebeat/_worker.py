@@ -188,27 +188,29 @@ class Worker:
         self._polling = True
         alone = len(self._queues) == 1
         patient = alone  # with several, once all had nothing
-        while self._wait_for_free_slots():
+        while free := self._wait_for_free_slots():
             asked_at = time.monotonic()
-            found = self._ask_all(run, self._wait if patient else 0.0)
+            found = self._ask_all(run, free, self._wait if patient else 0.0)
             if patient and not found:  # never ask in a tight loop, whether we are not to wait or the service does not
                 self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
             patient = alone or not found
 
-    def _ask_all(self, run: "_Run", wait: float) -> int:
-        """Ask the queues by preference until every slot is taken. Only the first is waited for, so that none before it is overlooked."""
+    def _ask_all(self, run: "_Run", free: int, wait: float) -> int:
+        """Ask the queues by preference until `free` slots are taken. Only the first is waited for, so that none before it is overlooked.
+
+        Returns how many are taken.
+        """
         found = 0
         for queue in self._queues.to_ask():
-            free = self._free_slots()
-            if not free:
-                break
-            leases = self._claim(run, queue, free, wait)
-            found += len(leases)
-            wait = 0.0
+            leases = self._claim(run, queue, free - found, wait)
             for lease in leases:
                 self._start(run, lease)
             if leases.drain:
                 self._be_drained()
+            found += len(leases)
+            wait = 0.0
+            if found >= free or self._stopping.is_set():
+                break
         return found
 
     def _claim(self, run: "_Run", queue: str, free: int, wait: float) -> Leases:
@@ -237,10 +239,7 @@ class Worker:
         """How many handlers can start now; 0 once stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping.is_set() or len(self._tasks) < self._concurrency)
-            return self._free_slots()
-
-    def _free_slots(self) -> int:
-        return 0 if self._stopping.is_set() else self._concurrency - len(self._tasks)
+            return 0 if self._stopping.is_set() else self._concurrency - len(self._tasks)
 
     def _start(self, run: "_Run", lease: Lease) -> None:
         tracked = TrackedLease(lease)
