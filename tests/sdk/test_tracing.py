@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -12,11 +14,14 @@ from opentelemetry.trace import Span, format_span_id, format_trace_id
 from sdk.running import CLAIM, grant, park
 from sdk.scripted_service import Answer, ScriptedService, lease, message
 
+import leasebeat
 from leasebeat import AsyncClient, Client
 from leasebeat._tracing import trace_headers
 
 HEALTHY = Answer({"status": "ok"})
 SENDER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leasebeat.__file__).parents[1])}
 
 WORKER = """
 import json, sys
@@ -64,11 +69,13 @@ def span() -> Iterator[Span]:
 
 def traceparent(span: Span) -> str:
     context = span.get_span_context()
-    return f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-01"
+    return f"00-{format_trace_id(context.trace_id)}-{format_span_id(context.span_id)}-{context.trace_flags:02x}"
 
 
 def run(program: str, service: ScriptedService) -> str:
-    return subprocess.run([sys.executable, "-c", program, service.url], check=True, capture_output=True, text=True, timeout=60).stdout
+    return subprocess.run(
+        [sys.executable, "-c", program, service.url], check=True, capture_output=True, text=True, env=ENVIRONMENT, timeout=60
+    ).stdout
 
 
 def test_each_call_carries_the_callers_trace(service: ScriptedService, span: Span) -> None:

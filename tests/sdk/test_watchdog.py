@@ -1,14 +1,19 @@
 """A watchdog ends its own process, so each test has one to be ended."""
 
 import inspect
+import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import leasebeat
 from leasebeat import Heartbeat
 from leasebeat._watchdog import Watchdog
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leasebeat.__file__).parents[1])}
 
 WATCHED = """
 import logging, sys, time
@@ -32,7 +37,9 @@ print("lived on")
 
 
 def watched(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-c", WATCHED, *arguments], check=False, capture_output=True, text=True, timeout=50)
+    return subprocess.run(
+        [sys.executable, "-c", WATCHED, *arguments], check=False, capture_output=True, text=True, env=ENVIRONMENT, timeout=50
+    )
 
 
 @pytest.mark.parametrize(("names", "name"), [([], "loop-1"), (["fetch", "upload"], "upload")])

@@ -282,6 +282,19 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for task in tasks for child in task.read_text().split()]
 
 
+@pytest.mark.scar(10)
+def test_a_group_that_was_frozen_hears_of_its_loss_from_its_next_beat(willing: ScriptedService, word: Path) -> None:
+    willing.on("POST", "/beat", beats(expires_in=1.5, next_beat_in=0.2))
+    work(willing, str(word), expires_in=1.5)
+    with worker_process("until_lost", willing.url, "default") as worker:
+        willing.wait_for("/beat", 5, timeout=LONG)
+        os.killpg(worker.pid, signal.SIGSTOP)
+        time.sleep(2 * 1.5)
+        assert not word.exists()
+        os.killpg(worker.pid, signal.SIGCONT)
+        assert told(word) == "LeaseExpiredError True"
+
+
 @pytest.mark.scar(14)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_the_whole_group_drains(number: signal.Signals, willing: ScriptedService, word: Path) -> None:

@@ -131,6 +131,7 @@ class Worker:
         self._stops = 0
         self._changed = threading.Condition()
         self._tasks: set[Task] = set()
+        self._has_run = False
         self._run: _Run | None = None
 
     def run(self) -> None:
@@ -148,16 +149,21 @@ class Worker:
             LeasebeatError: If the processes for handlers do not start.
         """
         with self._changed:
-            if self._run is not None:
+            if self._has_run:
                 raise RuntimeError("a Worker runs once")
-            worker_id = self._worker_id or _default_worker_id()
-            self._run = _Run(self._client, worker_id, self._version, self._make_handlers(), self._be_drained)
-        with self._client if self._owns_client else nullcontext(), self._health, stop_on_signals(self.stop), self._run as run:
+            self._has_run = True
+        with self._client if self._owns_client else nullcontext(), self._health, stop_on_signals(self.stop), self._begin() as run:
             try:
                 self._work(run)
             finally:
                 self._stopping.set()
                 self._drain(run)
+
+    def _begin(self) -> "_Run":
+        with self._changed:
+            worker_id = self._worker_id or _default_worker_id()
+            self._run = _Run(self._client, worker_id, self._version, self._make_handlers(), self._be_drained)
+            return self._run
 
     def stop(self) -> None:
         """Take no more messages, and let `run` return once the handlers are done. Safe to call from any thread.
