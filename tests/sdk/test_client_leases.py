@@ -22,19 +22,20 @@ def granted(client: Client, service: ScriptedService, expires_in: float) -> Leas
     return held
 
 
-CALLS: list[tuple[str, Use, Any]] = [
-    ("/beat", lambda client, lease: client.beat(lease, progress=1), BEATEN),
-    ("/beat", lambda client, lease: client.beat_many([Beat(lease)]), BEATEN),
-    ("/ack", lambda client, lease: client.ack(lease), verdicts("acked", late=False)),
-    ("/ack", lambda client, lease: client.ack_many([Ack(lease)]), verdicts("acked", late=False)),
-    ("/nack", lambda client, lease: client.nack(lease), verdicts("requeued")),
-    ("/nack", lambda client, lease: client.nack_many([Nack(lease)]), verdicts("requeued")),
-    ("/release", lambda client, lease: client.release(lease), verdicts("released")),
-    ("/release", lambda client, lease: client.release_many([lease]), verdicts("released")),
-]
+CALLS: dict[str, tuple[str, Use, Any]] = {
+    "beat": ("/beat", lambda client, lease: client.beat(lease, progress=1), BEATEN),
+    "beat_many": ("/beat", lambda client, lease: client.beat_many([Beat(lease)]), BEATEN),
+    "ack": ("/ack", lambda client, lease: client.ack(lease), verdicts("acked", late=False)),
+    "ack_many": ("/ack", lambda client, lease: client.ack_many([Ack(lease)]), verdicts("acked", late=False)),
+    "nack": ("/nack", lambda client, lease: client.nack(lease), verdicts("requeued")),
+    "nack_many": ("/nack", lambda client, lease: client.nack_many([Nack(lease)]), verdicts("requeued")),
+    "release": ("/release", lambda client, lease: client.release(lease), verdicts("released")),
+    "release_many": ("/release", lambda client, lease: client.release_many([lease]), verdicts("released")),
+}
 
 
-@pytest.mark.parametrize(("path", "use", "answer"), CALLS)
+@pytest.mark.scar(24)
+@pytest.mark.parametrize(("path", "use", "answer"), CALLS.values(), ids=CALLS)
 def test_an_attempt_that_hangs_leaves_time_for_another_on_a_fresh_connection(
     path: str, use: Use, answer: Any, service: ScriptedService
 ) -> None:
