@@ -138,7 +138,7 @@ def with_a_child_that_lives_on(message: LeasedMessage, _context: Context) -> Non
 
 def parent_of_processes(_message: LeasedMessage, _context: Context) -> int:
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(abs, (-3,))
+        return int(pool.apply(abs, (-3,)))
 
 
 class Unloadable:

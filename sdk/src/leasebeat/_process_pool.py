@@ -155,6 +155,8 @@ class ProcessCall:
             raise
         finally:
             self._take_report()
+            if self._child.ending:
+                self._child.kill()  # nothing that the handler left behind in there goes on either
             self._ended.set()
         if isinstance(outcome, Returned):
             return json.loads(outcome.output)
