@@ -30,6 +30,8 @@ class Server(Protocol):
 
     def kill(self) -> None: ...
 
+    def stop(self) -> int: ...
+
 
 @pytest.fixture
 def client(server: Server) -> Iterator[Client]:
@@ -352,3 +354,122 @@ def test_finished_work_is_acked_late_when_the_service_comes_back(server: Server)
         worker.stop()
         thread.join(10)
     assert (done.status, done.output, done.generation) == ("completed", "lease 1", 1)
+
+
+@pytest.mark.scar(11)
+def test_busy_threads_keep_their_leases(client: Client, queue: str, start: Start) -> None:
+    """Four handlers that never leave the interpreter to anybody, for four times as long as a lease lasts without beats."""
+
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        enough = time.monotonic() + 4.0
+        done = 0
+        while time.monotonic() < enough:
+            done += sum(number * number for number in range(1000)) % 2 + 1
+            context.beat(progress=done)
+        return context.generation
+
+    sent = client.send_many(queue, [leasebeat.NewMessage(number) for number in range(4)])
+    start(handle, concurrency=4, drain_timeout=10.0)
+    assert [(message.status, message.output) for message in (finished(client, each.id, 60) for each in sent)] == [("completed", 1)] * 4
+
+
+FROZEN = """
+import sys, time
+from leasebeat import LeaseLostError, Worker
+
+LEASE = 1.5
+
+def handle(message, context):
+    last = time.monotonic()
+    while True:
+        time.sleep(0.02)
+        asleep, last = time.monotonic() - last, time.monotonic()
+        try:
+            context.beat()
+        except LeaseLostError as error:
+            print(type(error).__name__, context.lost.is_set(), flush=True)
+            return
+        print("beat" if asleep < LEASE else "beat without a lease", flush=True)
+
+Worker(sys.argv[1], sys.argv[2], handle).run()
+"""
+
+
+@pytest.mark.scar(10)
+def test_a_process_that_was_frozen_hears_of_its_loss_from_its_next_beat(server: Server, client: Client, queue: str) -> None:
+    """For two lease lengths. Somebody else has done the work meanwhile."""
+    client.put_queue(queue, visibility_timeout=1.5, extension=1.5, beat_interval=0.2)
+    sent = client.send(queue, 1)
+    with worker_process(FROZEN, server.url, queue) as process:
+        assert process.stdout is not None
+        for _ in range(20):
+            assert process.stdout.readline() == b"beat\n"
+        process.send_signal(signal.SIGSTOP)
+        frozen_at = time.monotonic()
+        (other,) = client.claim(queue, worker_id="other", wait=20)
+        client.ack(other, "done by another")
+        time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
+        process.send_signal(signal.SIGCONT)
+        heard = next(line for line in process.stdout if line != b"beat\n")  # those were before
+        assert heard == b"LeaseExpiredError True\n"
+    message = client.get_message(sent.id)
+    assert (message.status, message.output, message.generation) == ("completed", "done by another", 2)
+
+
+@pytest.mark.scar(10)
+def test_a_service_that_is_away_for_half_a_lease_costs_nothing(start_server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It starts again on the same port. The work takes two leases' time, so it needs the beats after that."""
+    asked_at = time.monotonic()
+    first = start_server()
+    lease_s = max(8.0, 6 * (time.monotonic() - asked_at))  # the time that it takes to start adds to the outage
+    monkeypatch.setattr("harness.server._free_port", lambda: first.port)
+    done = [0]
+
+    def handle(_message: LeasedMessage, context: Context) -> int:
+        enough = time.monotonic() + 2 * lease_s
+        while time.monotonic() < enough:
+            done[0] += 1
+            context.beat(progress=done[0])
+            time.sleep(0.01)
+        return context.generation
+
+    with Client(first.url) as client:
+        client.put_queue("durable", visibility_timeout=lease_s, extension=lease_s, beat_interval=0.5)
+        sent = client.send("durable", 1)
+        with in_thread(Worker(client, "durable", handle, wait=5.0)):
+            until(lambda: client.get_message(sent.id).progress is not None, timeout=30)
+            first.kill()
+            time.sleep(lease_s / 2)
+            assert start_server().url == first.url
+            done_by_then = done[0]
+            message = finished(client, sent.id, 3 * lease_s)
+    assert (message.status, message.output, message.generation) == ("completed", 1, 1)
+    assert (message.attempt_count, message.failed_count, message.expired_count, message.released_count) == (0, 0, 0, 0)
+    assert (message.progress or 0) > done_by_then
+
+
+@pytest.mark.scar(17)
+def test_replicas_know_each_others_leases(start_server: Callable[[], Server]) -> None:
+    """Claimed via one, beaten for via both by turns for two leases' time, acked via the other."""
+    one, other = start_server(), start_server()
+    with Client(one.url) as here, Client(other.url) as there:
+        here.put_queue("replicated", visibility_timeout=1.5, extension=1.5, beat_interval=0.1)
+        sent = there.send("replicated", 1)
+        (held,) = here.claim("replicated", worker_id="w", wait=10)
+        enough = time.monotonic() + 3.0
+        while time.monotonic() < enough:
+            for client in (here, there):
+                client.beat(held, worker_id="w")
+                time.sleep(0.05)
+        assert there.ack(held, "done").late is False
+        assert here.get_message(sent.id).output == "done"
+
+
+@pytest.mark.scar(25)
+def test_no_claim_waits_as_long_as_a_proxy_does(server: Server, client: Client, queue: str) -> None:
+    """Proxies cut a request at 60 seconds."""
+    with pytest.raises(leasebeat.InvalidRequestError) as caught:
+        client.claim(queue, worker_id="w", wait=50.1)
+    assert [error.field for error in caught.value.errors] == ["wait"]
+    with pytest.raises(leasebeat.InvalidRequestError):
+        Worker(server.url, queue, lambda _message, _context: None, wait=60).run()

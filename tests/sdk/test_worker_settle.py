@@ -206,7 +206,7 @@ def test_a_late_ack_is_given_up_in_the_end(service: ScriptedService, start: Star
 
 
 def test_a_nack_is_given_up_when_the_lease_has_run_out(service: ScriptedService, start: Start) -> None:
-    service.on("POST", CLAIM, grant(lease(expires_in=0.4)), park)
+    service.on("POST", CLAIM, grant(lease(expires_in=1.5)), park)
     service.on("POST", "/nack", problem(500, "internal"))
     service.on("POST", "/beat", problem(500, "internal"))
 
@@ -216,7 +216,7 @@ def test_a_nack_is_given_up_when_the_lease_has_run_out(service: ScriptedService,
     start(handle)
     began_at = service.wait_for("/nack")[0].at
     service.wait_for(CLAIM, 2)
-    assert service.asked("/nack")[-1].at - began_at < 0.5
+    assert service.asked("/nack")[-1].at - began_at < 1.5
 
 
 @pytest.mark.scar(15)
@@ -263,17 +263,6 @@ def test_a_service_that_answers_at_once_is_not_asked_in_a_tight_loop(
     assert 2 <= len(service.asked(CLAIM)) <= 8
 
 
-def test_several_queues_are_asked_in_turn_and_none_waits_long(service: ScriptedService, start: Start) -> None:
-    service.on("POST", "/queues/a/leases", park)
-    service.on("POST", "/queues/b/leases", park, grant(lease()), park)
-    start(lambda _message, _context: None, queues=["a", "b"])
-    service.wait_for("/ack")
-    service.wait_for("/queues/a/leases", 3)
-    waits = [request.body["wait"] for queue in "ab" for request in service.asked(f"/queues/{queue}/leases")]
-    assert 0.0 in waits
-    assert max(waits) == 1.0
-
-
 @pytest.mark.parametrize(
     ("refusal", "error"),
     [(problem(404, "queue-not-found"), leasebeat.NotFoundError), (problem(422, "invalid-request"), leasebeat.InvalidRequestError)],
@@ -299,7 +288,7 @@ def test_a_worker_runs_once(service: ScriptedService, start: Start) -> None:
         running.worker.run()
 
 
-@pytest.mark.parametrize("settings", [{"queues": []}, {"concurrency": 0}])
+@pytest.mark.parametrize("settings", [{"queues": []}, {"concurrency": 0}, {"stall_threshold": 0}])
 def test_a_worker_without_queue_or_slot_is_refused(settings: dict[str, Any], service: ScriptedService) -> None:
-    with pytest.raises(ValueError, match="at least one queue"):
-        Worker(service.url, settings.get("queues", "default"), lambda _message, _context: None, concurrency=settings.get("concurrency", 1))
+    with pytest.raises(ValueError, match="a worker needs"):
+        Worker(service.url, **{"queues": "default", "handler": lambda _message, _context: None, **settings})

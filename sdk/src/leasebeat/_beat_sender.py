@@ -13,14 +13,15 @@ from leasebeat._errors import InvalidRequestError, LeasebeatError, verdict_error
 from leasebeat._fork import reset_in_child
 from leasebeat._http import Options
 from leasebeat._leases import Beat, BeatResults
-from leasebeat._retry import Pauses, RetryPolicy
+from leasebeat._retry import Pauses, RetryPolicy, time_to_answer
 from leasebeat._ticker import Ticker
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
 
 MAX_BATCH = 1000
-SHORTEST_TIMEOUT_S = 0.25
+WATCH_INTERVAL_S = 1.0
+STALL_MARGIN_S = 0.5
 
 
 class BeatSender:
@@ -28,7 +29,7 @@ class BeatSender:
 
     It has connections of its own, so no other call holds a beat up. A beat that fails leaves its lease as it is until the
     local deadline; then the lease counts as lost, before the service gives it to somebody else. Deadlines are minded by a
-    thread of their own, so that each is heard on time whatever the call to the service does.
+    thread of their own, so that each is heard on time whatever the call to the service does. The two threads watch each other.
     """
 
     def __init__(self, options: Options, worker_id: str, on_drain: Callable[[], None]) -> None:
@@ -90,23 +91,33 @@ class BeatSender:
 
     def _check_deadlines(self) -> float:
         leases = self._watched()
+        if self._beats.mend():
+            for lease in leases:
+                lease.put_back_if_in_flight()
+            self._beats.wake()
         for lease in leases:
             lease.check_deadline()
-        return min((lease.ends_at for lease in leases), default=math.inf)
+        return min(self._next_watch(), min((lease.ends_at for lease in leases), default=math.inf))
+
+    def _next_watch(self) -> float:
+        """When one thread is to look after the other: never, if there is nothing to do for either."""
+        return time.monotonic() + WATCH_INTERVAL_S if self._leases else math.inf
 
     def _send_due(self) -> float:
+        self._deadlines.mend()
         now = time.monotonic()
         if now >= self._not_before:
             due = iter([lease for lease in self._watched() if lease.next_beat_at <= now])
             while batch := list(itertools.islice(due, MAX_BATCH)):
                 self._send(batch)
-        return max(self._not_before, min((lease.next_beat_at for lease in self._watched()), default=math.inf))
+        next_beat_at = min((lease.next_beat_at for lease in self._watched()), default=math.inf)
+        return min(self._next_watch(), max(self._not_before, next_beat_at))
 
     def _send(self, batch: Sequence[TrackedLease]) -> None:
         beats = [lease.take() for lease in batch]
         try:
             results = self._beat(beats)
-        except Exception as error:
+        except BaseException as error:
             for lease in batch:
                 lease.put_back()
             self._not_before = time.monotonic() + self._backoff.pause(getattr(error, "retry_after", None))
@@ -115,8 +126,11 @@ class BeatSender:
             self._log_failure(error)
             return
         self._backoff.reset()
+        self._take_in(batch, results)
         if results.drain:
             self._on_drain()
+
+    def _take_in(self, batch: Sequence[TrackedLease], results: BeatResults) -> None:
         failure: LeasebeatError | None = None
         for lease, result in zip(batch, results, strict=True):
             lease.apply(result)
@@ -142,20 +156,17 @@ class BeatSender:
 
     def _beat(self, beats: Sequence[Beat]) -> BeatResults:
         try:
-            return self._client.beat_many(beats, worker_id=self._worker_id, timeout=self._time_to_answer())
+            return self._call(beats)
         except InvalidRequestError as error:
             # A detail that the service cannot store must not cost the other leases, or its own, their beats.
             _log.warning("Beats are repeated without their details: %s", error)
-            bare = [replace(beat, detail=None) for beat in beats]
-            return self._client.beat_many(bare, worker_id=self._worker_id, timeout=self._time_to_answer())
+            return self._call([replace(beat, detail=None) for beat in beats])
 
-    def _time_to_answer(self) -> float:
-        """A third of what is left to any lease that needs beats, in this call or the next, as a call that hangs delays both.
-
-        It holds for connecting, writing and reading each, so that even their sum leaves off when that lease ends.
-        """
-        left = min((lease.beaten_until for lease in self._watched()), default=math.inf) - time.monotonic()
-        return min(self._timeout, max(left / 3, SHORTEST_TIMEOUT_S))
+    def _call(self, beats: Sequence[Beat]) -> BeatResults:
+        """Call within the time of any lease that needs beats, in this call or the next, as a call that hangs delays both."""
+        timeout = time_to_answer(self._timeout, min((lease.beaten_until for lease in self._watched()), default=math.inf))
+        self._beats.allow(2 * timeout + STALL_MARGIN_S)  # sooner than a lease ends, though not all that may hang heeds time-outs
+        return self._client.beat_many(beats, worker_id=self._worker_id, timeout=timeout)
 
 
 def _leave_to_parent() -> None:

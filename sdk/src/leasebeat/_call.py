@@ -29,7 +29,10 @@ Outcome = Reply | ServiceUnreachableError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[T_co]):
-    """One request, and the function that turns its reply into a result."""
+    """One request, and the function that turns its reply into a result.
+
+    `lease_until` is until when the lease lasts that the call is about, on `time.monotonic()`, where that is known.
+    """
 
     method: str
     path: str
@@ -40,6 +43,7 @@ class Call(Generic[T_co]):
     repeatable: bool = True
     wait: float = 0.0
     timeout: float | None = None
+    lease_until: float | None = None
     accepts: frozenset[int] = frozenset()
 
 

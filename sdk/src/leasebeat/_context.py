@@ -1,12 +1,29 @@
 """`Context`: what a handler gets besides its message."""
 
 import threading
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
-from leasebeat._beat_sender import BeatSender
 from leasebeat._heartbeat import Heartbeat
-from leasebeat._leases import Lease
-from leasebeat._tracked_lease import TrackedLease
+from leasebeat._messages import LeasedMessage
+
+
+class Hold(Protocol):
+    """The hold on a lease, in the process where its handler runs."""
+
+    lost: threading.Event
+
+    def note(self, progress: int | None = None, detail: Any = None) -> None:
+        """Keep a report as the newest."""
+
+    def move(self) -> bool:
+        """Count a beat. Returns whether somebody has to be told."""
+
+    def raise_if_lost(self) -> None:
+        """Raise why the lease is over, if it is."""
+
+    def remaining(self) -> float:
+        """Seconds until the local deadline."""
 
 
 class Context:
@@ -21,21 +38,32 @@ class Context:
         stopping: Set when the worker is shutting down and would like the handler to finish soon.
     """
 
-    def __init__(self, lease: Lease, tracked: TrackedLease, sender: BeatSender, *, worker_id: str, stopping: threading.Event) -> None:
-        self.message = lease.message
-        self.attempt = lease.attempt
-        self.generation = lease.generation
+    def __init__(
+        self,
+        message: LeasedMessage,
+        hold: Hold,
+        *,
+        attempt: int,
+        generation: int,
+        worker_id: str,
+        stopping: threading.Event,
+        on_move: Callable[[], None],
+    ) -> None:
+        """Put together what a worker knows. `on_move` is called for a beat of which somebody has to be told."""
+        self.message = message
+        self.attempt = attempt
+        self.generation = generation
         self.worker_id = worker_id
         self.stopping = stopping
         self.heartbeat = Heartbeat()
-        self._tracked = tracked
-        self._sender = sender
+        self._hold = hold
+        self._on_move = on_move
         self.heartbeat.add_callback(self._move)
 
     @property
     def lost(self) -> threading.Event:
         """Set as soon as the lease is known to be over: expired, taken over, cancelled or released."""
-        return self._tracked.lost
+        return self._hold.lost
 
     def beat(self, progress: int | None = None, detail: Any = None) -> None:
         """Prove that the work moves. Call it as often as you like: it costs microseconds, and another thread sends it.
@@ -49,14 +77,14 @@ class Context:
             ValueError: If `progress` or `detail` breaks a limit.
             TypeError: If `progress` is not an integer, or `detail` has no JSON form.
         """
-        self._tracked.raise_if_lost()
-        self._tracked.note(progress, detail)
+        self._hold.raise_if_lost()
+        self._hold.note(progress, detail)
         self.heartbeat.beat()
 
     def remaining(self) -> float:
         """Seconds left to work if no further beat extends the lease; 0 or less once it has run out."""
-        return self._tracked.remaining()
+        return self._hold.remaining()
 
     def _move(self) -> None:
-        if self._tracked.move():
-            self._sender.wake()
+        if self._hold.move():
+            self._on_move()

@@ -12,7 +12,8 @@ import httpx as http
 from leasebeat._call import Call, Outcome, Reply
 from leasebeat._errors import ServiceUnreachableError
 from leasebeat._fork import reset_in_child
-from leasebeat._retry import RetryPolicy
+from leasebeat._retry import RetryPolicy, time_to_answer
+from leasebeat._tracing import trace_headers
 from leasebeat._version import __version__
 
 KEEPALIVE_EXPIRY_S = 15.0  # well below the service's 75 s, so that the client closes an idle connection first
@@ -57,7 +58,7 @@ class Options:
 
     def for_request(self, call: Call[Any]) -> dict[str, Any]:
         """The request of one call."""
-        seconds = self.timeout if call.timeout is None else call.timeout
+        seconds = time_to_answer(self.timeout if call.timeout is None else call.timeout, call.lease_until)
         read = seconds + call.wait + (WAIT_MARGIN_S if call.wait else 0.0)
         content_type = {} if call.content is None else {"content-type": "application/json"}
         return {
@@ -65,7 +66,7 @@ class Options:
             "url": call.path,
             "params": call.query or None,
             "content": call.content,
-            "headers": {**content_type, **call.headers},
+            "headers": {**trace_headers(), **content_type, **call.headers},
             "timeout": http.Timeout(seconds, read=read),
         }
 

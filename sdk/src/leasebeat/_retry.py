@@ -1,6 +1,7 @@
 """When a call goes out again."""
 
 import random
+import time
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -10,6 +11,7 @@ from leasebeat._errors import ServiceUnreachableError
 
 FIRST_PAUSE_S = 0.1
 LONGEST_PAUSE_S = 2.0
+SHORTEST_TIMEOUT_S = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +19,11 @@ class RetryPolicy:
     """How often a client repeats a call by itself.
 
     A call that may have had its effect is repeated only if repeating it is safe, which it is for all calls except a limited redrive.
-    A call that ran out of time is never repeated: that is for the caller to decide.
+    A call that ran out of time is repeated only if it is for a lease that lives, which leaves its attempts less time. Whether another is
+    worth its time is else for the caller to decide.
 
     Attributes:
-        broken: Repeats, each on a fresh connection, after a connection that was refused or broke.
+        broken: Repeats, each on a fresh connection, after a connection that was refused or broke, or an attempt that a lease cut short.
         unavailable: Repeats after a 503 that says when to come back.
         max_retry_after: The longest such pause that is waited for, in seconds. A longer one is raised at once.
     """
@@ -28,6 +31,16 @@ class RetryPolicy:
     broken: int = 1
     unavailable: int = 2
     max_retry_after: float = 5.0
+
+
+def time_to_answer(timeout: float, lease_until: float | None) -> float:
+    """Seconds that one attempt to call for a lease may take: a third of what is left of it, if that is less than `timeout`.
+
+    It holds for connecting, writing and reading each, so that even their sum leaves off when the lease ends. A lease that has run out,
+    as far as is known, hurries nobody: what is still asked for it is worth a whole `timeout`.
+    """
+    left = 0.0 if lease_until is None else lease_until - time.monotonic()
+    return timeout if left <= 0 else min(timeout, max(left / 3, SHORTEST_TIMEOUT_S))
 
 
 class Attempts:
@@ -49,11 +62,14 @@ class Attempts:
 
     def _after_no_answer(self, error: ServiceUnreachableError) -> float | None:
         safe = self._call.repeatable or not error.maybe_processed
-        if not (error.broken and safe and self._broken):
+        if not ((error.broken or self._for_living_lease()) and safe and self._broken):
             return None
         self._broken -= 1
         self.fresh = True
         return 0.0
+
+    def _for_living_lease(self) -> bool:
+        return self._call.lease_until is not None and self._call.lease_until > time.monotonic()
 
     def _after_reply(self, reply: Reply) -> float | None:
         pause = reply.retry_after

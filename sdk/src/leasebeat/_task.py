@@ -1,12 +1,11 @@
 """`Task`: one lease from its grant to its settlement, in a thread of its own."""
 
 import concurrent.futures
-import inspect
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -14,16 +13,15 @@ from leasebeat._beat_sender import BeatSender
 from leasebeat._client import Client
 from leasebeat._context import Context
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater, ServerError
-from leasebeat._leases import Ack, Lease, Nack, Verdict
-from leasebeat._loop_thread import LoopThread
-from leasebeat._messages import LeasedMessage
+from leasebeat._handlers import Handler, HandlerCall, said
+from leasebeat._leases import Ack, Nack, Verdict
 from leasebeat._retry import Pauses
+from leasebeat._tracing import processing
 from leasebeat._tracked_lease import TrackedLease
 
-_log = logging.getLogger(__name__)
+__all__ = ["Handler", "Task"]
 
-Handler = Callable[[LeasedMessage, Context], Any]
-"""Does the work of one message and returns its output. A coroutine function is awaited in an event loop of its own thread."""
+_log = logging.getLogger(__name__)
 
 MAX_ERROR_CHARS = 8192
 FLUSH_TIMEOUT_S = 2.0
@@ -37,72 +35,82 @@ class Task:
     """
 
     def __init__(
-        self, lease: Lease, context: Context, tracked: TrackedLease, *, client: Client, sender: BeatSender, hurry: threading.Event
+        self,
+        context: Context,
+        tracked: TrackedLease,
+        call: HandlerCall,
+        *,
+        client: Client,
+        sender: BeatSender,
+        hurry: threading.Event,
     ) -> None:
         """Describe the work.
 
         Args:
-            lease: The lease to work under.
             context: What the handler gets besides the message.
-            tracked: The lease as handler, sender and this task see it.
+            tracked: The lease to work under, as handler, sender and this task see it.
+            call: Runs the handler.
             client: Settles.
             sender: Beats while it settles.
             hurry: Once set, an ack is tried no longer than its lease lasts.
         """
         self.tracked = tracked
-        self._lease = lease
         self._context = context
+        self._call = call
         self._client = client
         self._sender = sender
         self._hurry = hurry
-        self._coroutine: concurrent.futures.Future[Any] | None = None
-        self._ended = threading.Event()  # the future of a cancelled coroutine is done before the coroutine is
+        self._handling = False
 
-    def start(self, handler: Handler, loop: LoopThread, done: Callable[["Task"], None]) -> None:
+    @property
+    def silence(self) -> float:
+        """Seconds since the handler began or last beat; 0 once it has ended."""
+        return self._context.heartbeat.elapsed() if self._handling else 0.0
+
+    def start(self, done: Callable[["Task"], None]) -> None:
         """Work in a thread of its own, then call `done`. The thread does not keep the process alive if the handler hangs."""
         name = f"leasebeat-message-{self.tracked.message_id}"
-        threading.Thread(target=self._run, args=(handler, loop, done), name=name, daemon=True).start()
+        threading.Thread(target=self._run, args=(done,), name=name, daemon=True).start()
 
     def cancel(self) -> None:
-        """Cancel the handler if it is a coroutine. A handler in a thread hears from its context."""
-        if self._coroutine is not None:
-            self._coroutine.cancel()
+        """Cancel the handler, if it can be. A handler in a thread hears from its context."""
+        self._call.cancel()
 
     def wait_cancelled(self, until: float) -> None:
-        """Wait until a cancelled coroutine has ended, at most until a moment on `time.monotonic()`."""
-        if self._coroutine is not None:
-            self._ended.wait(max(0.0, until - time.monotonic()))
+        """Wait until a cancelled handler has ended, at most until a moment on `time.monotonic()`."""
+        self._call.wait_cancelled(until)
 
     # --- work
 
-    def _run(self, handler: Handler, loop: LoopThread, done: Callable[["Task"], None]) -> None:
+    def _run(self, done: Callable[["Task"], None]) -> None:
         process = os.getpid()
         try:
-            output = self._work(handler, loop)
-        except BaseException as error:  # noqa: BLE001 - whatever ends a handler, SystemExit included, ends its attempt
-            settle = partial(self._nack, error)
-        else:
-            settle = partial(self._ack, output)
-        if os.getpid() != process:
-            return  # a child that the handler forked and let go on: the message is its parent's to settle
-        try:
-            settle()
+            self._process_message()
         finally:
-            self._sender.forget(self.tracked)
-            done(self)
+            if os.getpid() == process:
+                self._sender.forget(self.tracked)
+                self._call.close()
+                done(self)
 
-    def _work(self, handler: Handler, loop: LoopThread) -> Any:
-        result = handler(self._lease.message, self._context)
-        if not inspect.iscoroutine(result):
-            return result
-        self._coroutine = loop.submit(self._await(result))
-        return self._coroutine.result()
+    def _process_message(self) -> None:
+        process = os.getpid()
+        with processing(self._context.message) as fail:
+            try:
+                output = self._handle()
+            except BaseException as error:  # noqa: BLE001 - whatever ends a handler, SystemExit included, ends its attempt
+                fail(error)
+                settle = partial(self._nack, error)
+            else:
+                settle = partial(self._ack, output)
+            if os.getpid() == process:  # else this is a child that the handler forked and let go on: the parent settles
+                settle()
 
-    async def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+    def _handle(self) -> Any:
+        self._handling = True
         try:
-            return await work
+            return self._call.run()
         finally:
-            self._ended.set()
+            self._handling = False
 
     # --- settle
 
@@ -111,10 +119,10 @@ class Task:
         if not self.tracked.begin_settling():
             return
         try:
-            self._settle("ack", lambda: self._client.ack_many([Ack(self.tracked.receipt, output)])[0], grace=LATE_ACK_GRACE_S)
+            self._settle("ack", lambda: self._client.ack_many([Ack(self.tracked.lease, output)])[0], grace=LATE_ACK_GRACE_S)
         except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
             _log.warning("The output of message %s cannot be stored: %s", self.tracked.message_id, error)
-            self._send_nack(Nack(self.tracked.receipt, _text(error)))
+            self._send_nack(_text(error))
 
     def _nack(self, error: BaseException) -> None:
         """Nack with the error's text, after the last report has gone out. A lost lease is not the handler's to nack."""
@@ -125,14 +133,14 @@ class Task:
         self._log_failure(error)
         self._sender.flush([self.tracked], timeout=min(FLUSH_TIMEOUT_S, max(self.tracked.remaining() / 2, 0.0)))
         delay = error.delay if isinstance(error, RetryLater) else None  # then the queue's backoff decides
-        self._send_nack(Nack(self.tracked.receipt, _text(error), delay, retryable=not isinstance(error, GiveUp)))
+        self._send_nack(_text(error), delay, retryable=not isinstance(error, GiveUp))
 
-    def _send_nack(self, nack: Nack) -> None:
+    def _send_nack(self, text: str, delay: float | None = None, *, retryable: bool = True) -> None:
         try:
-            self._settle("nack", lambda: self._client.nack_many([nack])[0])
+            self._settle("nack", lambda: self._client.nack_many([Nack(self.tracked.lease, text, delay, retryable)])[0])
         except (InvalidRequestError, TypeError, ValueError) as error:
             _log.warning("The nack of message %s is repeated without its error: %s", self.tracked.message_id, error)
-            self._settle("nack", lambda: self._client.nack_many([Nack(nack.lease, retryable=nack.retryable)])[0])
+            self._settle("nack", lambda: self._client.nack_many([Nack(self.tracked.lease, retryable=retryable)])[0])
 
     def _settle(self, verb: str, send: Callable[[], Verdict], *, grace: float = 0.0) -> None:
         backoff = Pauses()
@@ -186,9 +194,5 @@ class Task:
 
 def _text(error: BaseException) -> str:
     """What the service keeps of an error: its type and message, without what no service could store."""
-    try:
-        said = str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot say what it is still ends the attempt
-        said = ""
-    text = f"{type(error).__name__}: {said}" if said else type(error).__name__
+    text = ": ".join(part for part in (type(error).__name__, said(error)) if part)
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()[:MAX_ERROR_CHARS]

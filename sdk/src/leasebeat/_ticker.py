@@ -1,4 +1,4 @@
-"""`Ticker`: a thread that looks after something whenever it is time."""
+"""`Ticker`: a thread that looks after something whenever it is time, and that others can watch."""
 
 import logging
 import math
@@ -29,6 +29,7 @@ class Ticker:
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
+        self._stalls_at = math.inf
         self._closed = False
         reset_in_child(self)
 
@@ -39,9 +40,31 @@ class Ticker:
 
     def wake(self) -> None:
         """Run a step now."""
-        if self._thread is None:
+        thread = self._thread
+        if thread is None:
             self._start()
+        elif not thread.is_alive():
+            self.mend()
         self._woken.set()
+
+    def allow(self, seconds: float) -> None:
+        """Say, from inside a step, how much longer it may take before the thread counts as stalled."""
+        if self._is_current():
+            self._stalls_at = time.monotonic() + seconds
+
+    def mend(self) -> bool:
+        """Start the thread anew if it has died, or if its step takes longer than it is allowed. Returns whether that was so.
+
+        For whoever watches it, from another thread. A stalled thread ends itself as soon as its step returns.
+        """
+        with self._lock:
+            thread = self._thread
+            if thread is None or self._closed or (thread.is_alive() and time.monotonic() < self._stalls_at):
+                return False
+            _log.error("The thread %s %s and is started anew", self._name, "stalls" if thread.is_alive() else "has died")
+            self._launch()
+        self._woken.set()
+        return True
 
     def close(self) -> bool:
         """End the thread. Returns whether it has ended in time."""
@@ -57,17 +80,22 @@ class Ticker:
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._thread = None
+        self._stalls_at = math.inf
 
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._closed:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
+                self._launch()
+
+    def _launch(self) -> None:
+        self._stalls_at = math.inf
+        self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+        self._thread.start()
 
     def _run(self) -> None:
         backoff = Pauses()
         again_at = 0.0
-        while not self._closed:
+        while not self._closed and self._is_current():
             self._woken.wait(None if again_at == math.inf else max(0.0, again_at - time.monotonic()))
             self._woken.clear()
             try:
@@ -77,3 +105,8 @@ class Ticker:
                 again_at = time.monotonic() + backoff.pause()
             else:
                 backoff.reset()
+            self.allow(math.inf)
+
+    def _is_current(self) -> bool:
+        """Whether this is still the thread, and no other was started in its place."""
+        return self._thread is threading.current_thread()

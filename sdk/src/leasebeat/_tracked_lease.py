@@ -4,6 +4,7 @@ import json
 import math
 import threading
 import time
+from dataclasses import replace
 from typing import Any
 
 from leasebeat._errors import LeaseLostError, lease_error
@@ -25,6 +26,7 @@ class TrackedLease:
     """
 
     def __init__(self, lease: Lease) -> None:
+        self._granted = lease
         self.receipt = lease.receipt
         self.message_id = lease.message.id
         self.lost = threading.Event()
@@ -50,8 +52,8 @@ class TrackedLease:
             ValueError: If the service would refuse it.
             TypeError: If `progress` is not an integer, or `detail` has no JSON form.
         """
-        _check_progress(progress)
-        text = None if detail is None else _detail_text(detail)  # now, as the handler may go on changing it
+        check_progress(progress)
+        text = None if detail is None else detail_text(detail)  # now, as the handler may go on changing it
         with self._changed:
             self._progress = self._progress if progress is None else progress
             self._detail = self._detail if text is None else text
@@ -76,6 +78,11 @@ class TrackedLease:
     def remaining(self) -> float:
         """Seconds until the local deadline."""
         return self.valid_until - time.monotonic()
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as it stands, so that calls for it know how long it lasts."""
+        return replace(self._granted, valid_until=self.valid_until)
 
     @property
     def loss(self) -> LeaseLostError | None:
@@ -118,6 +125,11 @@ class TrackedLease:
             self._moved, self._in_flight, self._urgent = True, False, False
             self._changed.notify_all()
 
+    def put_back_if_in_flight(self) -> None:
+        """Wait no longer for an answer."""
+        if self._in_flight:
+            self.put_back()
+
     def apply(self, result: BeatResult) -> None:
         """Take over what the service says about the beat. One that it could not do is put back, and waits a while."""
         if not (result.succeeded or result.refused):
@@ -129,7 +141,7 @@ class TrackedLease:
             self._in_flight = False
             self._urgent = self._urgent and self._moved
             if result.expires_in is not None and result.valid_until is not None:
-                self.valid_until = result.valid_until
+                self.valid_until = max(self.valid_until, result.valid_until)  # answers may overtake each other, and none shortens
                 self._due_at = _next_due(result.valid_until - result.expires_in, result.expires_in, result.next_beat_in)
             self._changed.notify_all()
         if result.refused:
@@ -193,7 +205,13 @@ def _next_due(sent_at: float, expires_in: float, next_beat_in: float | None) -> 
     return sent_at + max(soonest, half if next_beat_in is None else min(next_beat_in, half))
 
 
-def _check_progress(progress: int | None) -> None:
+def check_progress(progress: int | None) -> None:
+    """Refuse what the service would.
+
+    Raises:
+        ValueError: If it is out of range.
+        TypeError: If it is not an integer.
+    """
     if progress is None:
         return
     if not isinstance(progress, int) or isinstance(progress, bool):
@@ -202,7 +220,13 @@ def _check_progress(progress: int | None) -> None:
         raise ValueError(f"progress must be from 0 to {MAX_PROGRESS}, not {progress}")
 
 
-def _detail_text(detail: Any) -> str:
+def detail_text(detail: Any) -> str:
+    """Write a detail as JSON, in ASCII.
+
+    Raises:
+        ValueError: If it is too long, or a number in it is not finite.
+        TypeError: If it has no JSON form.
+    """
     text = json.dumps(detail, allow_nan=False, separators=(",", ":"))
     if len(text) > MAX_DETAIL_BYTES:
         raise ValueError(f"detail is {len(text)} bytes of JSON, at most {MAX_DETAIL_BYTES} are allowed")

@@ -7,8 +7,8 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, nullcontext
-from itertools import cycle
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
 from typing import Self
 
 from leasebeat._beat_sender import BeatSender
@@ -16,11 +16,14 @@ from leasebeat._claims import Claims
 from leasebeat._client import Client
 from leasebeat._context import Context
 from leasebeat._errors import ApiError, InvalidRequestError, LeasebeatError
-from leasebeat._leases import Lease
-from leasebeat._loop_thread import LoopThread
+from leasebeat._handlers import Handler, Handlers, ThreadHandlers
+from leasebeat._health_server import HealthServer, Report
+from leasebeat._leases import Lease, Leases
+from leasebeat._preferences import Preferences
+from leasebeat._process_pool import ProcessHandlers, check_importable
 from leasebeat._retry import Pauses
 from leasebeat._signals import stop_on_signals
-from leasebeat._task import FLUSH_TIMEOUT_S, Handler, Task
+from leasebeat._task import FLUSH_TIMEOUT_S, Task
 from leasebeat._tracked_lease import TrackedLease
 from leasebeat._version import __version__
 
@@ -31,6 +34,7 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 SHORTEST_ROUND_S = 0.25
 WAIT_WITH_SEVERAL_QUEUES_S = 1.0
+UNREACHED_S = 30.0  # without an answered claim, though it is tried: no longer ready
 
 CANCEL_TIMEOUT_S = 1.0
 
@@ -42,7 +46,10 @@ ABANDON = 3
 
 
 class Worker:
-    """Works on the messages of one or more queues.
+    """Works on the messages of one or more queues, in the order of preference in which they are given.
+
+    A later queue is asked only when those before it have nothing ready. One that is deleted while the worker runs is left out until it
+    exists again.
 
     Example::
 
@@ -71,12 +78,16 @@ class Worker:
         wait: float = 20.0,
         visibility_timeout: float | None = None,
         drain_timeout: float = 30.0,
+        processes: bool = False,
+        health_port: int | None = None,
+        health_host: str = "",
+        stall_threshold: float = 720.0,
     ) -> None:
         """Describe a worker. Nothing starts before `run`.
 
         Args:
             service: A client, or the address of the service.
-            queues: The queue to work on, or several that are asked in turn.
+            queues: The queue to work on, or several, the one preferred first.
             handler: Called with the message and a `Context`: in a thread, or in an event loop if it is a coroutine function.
             worker_id: Who works, for people and figures. Host, process and a random part if left out.
             version: Which version of the work it does, for the registry. That of this SDK if left out.
@@ -84,26 +95,43 @@ class Worker:
             wait: Seconds that a claim waits for work, at most 50. With several queues, 1 second at most.
             visibility_timeout: Length of the leases in seconds. None takes the queue's.
             drain_timeout: Seconds that handlers have to finish once the worker stops. What is left then is released.
+            processes: Run handlers in processes, `concurrency` of them, each for one message after another: for work that keeps the
+                interpreter busy. The handler must be importable by name. A process whose lease is lost, or that is not done when the
+                drain ends, is ended. POSIX only.
+            health_port: Where to answer the probes of a platform: `GET /health/live` is 200 unless a handler has not beaten for
+                `stall_threshold`, `GET /health/ready` is 200 while the worker takes work; 503 if not. None answers none.
+            health_host: The address to answer them on. Empty is every address of IPv4.
+            stall_threshold: Seconds without a beat after which a handler counts as stalled. It loses its lease on its own; this is
+                for whoever starts the process anew.
 
         Raises:
-            ValueError: If there is no queue, or `concurrency` is out of range.
+            ValueError: If there is no queue, a number is out of range, or a handler for processes cannot be imported by name.
         """
-        self._queues = [queues] if isinstance(queues, str) else list(queues)
-        if not self._queues or not 1 <= concurrency <= MAX_CONCURRENCY:
-            raise ValueError(f"a worker needs at least one queue, and a concurrency from 1 to {MAX_CONCURRENCY}")
+        if not (1 <= concurrency <= MAX_CONCURRENCY and stall_threshold > 0):
+            raise ValueError(f"a worker needs a concurrency from 1 to {MAX_CONCURRENCY}, and a positive stall_threshold")
+        self._queues = Preferences([queues] if isinstance(queues, str) else queues)
         self._client = Client(service) if isinstance(service, str) else service
         self._owns_client = isinstance(service, str)
-        self._handler = handler
         self._worker_id = worker_id
         self._version = version
         self._concurrency = concurrency
         self._wait = wait if len(self._queues) == 1 else min(wait, WAIT_WITH_SEVERAL_QUEUES_S)
         self._visibility_timeout = visibility_timeout
         self._drain_timeout = drain_timeout
+        self._stall_threshold = stall_threshold
         self._stopping = threading.Event()
+        self._make_handlers: Callable[[], Handlers] = partial(ThreadHandlers, handler)
+        if processes:
+            check_importable(handler)
+            self._make_handlers = partial(ProcessHandlers, handler, concurrency, self._stopping)
+        self._health = nullcontext() if health_port is None else self._probed(health_host, health_port)
+        self._polling = False
+        self._claim_backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._unreached_since: float | None = None
         self._stops = 0
         self._changed = threading.Condition()
         self._tasks: set[Task] = set()
+        self._has_run = False
         self._run: _Run | None = None
 
     def run(self) -> None:
@@ -114,20 +142,28 @@ class Worker:
         In the main thread it handles these signals, each as one call of `stop`. A worker runs once.
 
         Raises:
-            NotFoundError: If a queue does not exist.
+            NotFoundError: If no queue exists.
             InvalidRequestError: If the service refuses the settings.
             RuntimeError: If it has run before.
+            OSError: If the health port is taken.
+            LeasebeatError: If the processes for handlers do not start.
         """
         with self._changed:
-            if self._run is not None:
+            if self._has_run:
                 raise RuntimeError("a Worker runs once")
-            self._run = _Run(self._client, self._worker_id or _default_worker_id(), self._version, self._be_drained)
-        with self._client if self._owns_client else nullcontext(), stop_on_signals(self.stop), self._run as run:
+            self._has_run = True
+        with self._client if self._owns_client else nullcontext(), self._health, stop_on_signals(self.stop), self._begin() as run:
             try:
                 self._work(run)
             finally:
                 self._stopping.set()
                 self._drain(run)
+
+    def _begin(self) -> "_Run":
+        with self._changed:
+            worker_id = self._worker_id or _default_worker_id()
+            self._run = _Run(self._client, worker_id, self._version, self._make_handlers(), self._be_drained)
+            return self._run
 
     def stop(self) -> None:
         """Take no more messages, and let `run` return once the handlers are done. Safe to call from any thread.
@@ -155,31 +191,55 @@ class Worker:
 
     def _work(self, run: "_Run") -> None:
         """Claim as many messages as can start now, until stopped."""
-        backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
-        queues = cycle(self._queues)
-        empty = 0  # claims in a row that found nothing
+        self._polling = True
+        alone = len(self._queues) == 1
+        patient = alone  # with several, once all had nothing
         while free := self._wait_for_free_slots():
-            queue = next(queues)
-            patient = empty >= len(self._queues) - 1  # once all the others had nothing either
-            wait = self._wait if patient else 0.0
             asked_at = time.monotonic()
-            try:
-                leases = run.claims.claim(queue, max_messages=free, wait=wait, visibility_timeout=self._visibility_timeout)
-            except LeasebeatError as error:
-                if _is_lasting(error):
-                    raise
-                pause = backoff.pause(getattr(error, "retry_after", None))
-                _log.warning("Claiming from %s failed, next try in %.1f s: %s", queue, pause, error)
-                self._stopping.wait(pause)
-                continue
-            backoff.reset()
+            found = self._ask_all(run, free, self._wait if patient else 0.0)
+            if patient and not found:  # never ask in a tight loop, whether we are not to wait or the service does not
+                self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
+            patient = alone or not found
+
+    def _ask_all(self, run: "_Run", free: int, wait: float) -> int:
+        """Ask the queues by preference until `free` slots are taken. Only the first is waited for, so that none before it is overlooked.
+
+        Returns how many are taken.
+        """
+        found = 0
+        for queue in self._queues.to_ask():
+            leases = self._claim(run, queue, free - found, wait)
             for lease in leases:
                 self._start(run, lease)
             if leases.drain:
                 self._be_drained()
-            empty = 0 if leases or patient else empty + 1
-            if patient and not leases:  # never ask in a tight loop, whether we are not to wait or the service does not
-                self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
+            found += len(leases)
+            wait = 0.0
+            if found >= free or self._stopping.is_set():
+                break
+        return found
+
+    def _claim(self, run: "_Run", queue: str, free: int, wait: float) -> Leases:
+        """Claim from one queue. Nothing, after a pause, if that fails; nothing too if the queue is missing, but others are not."""
+        try:
+            leases = run.claims.claim(queue, max_messages=free, wait=wait, visibility_timeout=self._visibility_timeout)
+        except LeasebeatError as error:
+            missing = _is_missing(error)
+            if isinstance(error, InvalidRequestError) or (missing and not self._queues.note_missing(queue)):
+                raise
+            if not missing:
+                self._pause_after(error, queue)
+            return Leases()
+        self._claim_backoff.reset()
+        self._unreached_since = None
+        self._queues.note_found(queue)
+        return leases
+
+    def _pause_after(self, error: LeasebeatError, queue: str) -> None:
+        self._unreached_since = self._unreached_since or time.monotonic()
+        pause = self._claim_backoff.pause(getattr(error, "retry_after", None))
+        _log.warning("Claiming from %s failed, next try in %.1f s: %s", queue, pause, error)
+        self._stopping.wait(pause)
 
     def _wait_for_free_slots(self) -> int:
         """How many handlers can start now; 0 once stopped."""
@@ -189,12 +249,21 @@ class Worker:
 
     def _start(self, run: "_Run", lease: Lease) -> None:
         tracked = TrackedLease(lease)
-        context = Context(lease, tracked, run.sender, worker_id=run.worker_id, stopping=self._stopping)
-        task = Task(lease, context, tracked, client=self._client, sender=run.sender, hurry=run.hurry)
+        context = Context(
+            lease.message,
+            tracked,
+            attempt=lease.attempt,
+            generation=lease.generation,
+            worker_id=run.worker_id,
+            stopping=self._stopping,
+            on_move=run.sender.wake,
+        )
+        call = run.handlers.call(context, tracked)
+        task = Task(context, tracked, call, client=self._client, sender=run.sender, hurry=run.hurry)
         run.sender.track(tracked)
         with self._changed:
             self._tasks.add(task)
-        task.start(self._handler, run.handlers, self._done)
+        task.start(self._done)
 
     def _done(self, task: Task) -> None:
         with self._changed:
@@ -236,7 +305,7 @@ class Worker:
         if not leases:
             return
         try:
-            results = self._client.release_many([lease.receipt for lease in leases])
+            results = self._client.release_many([lease.lease for lease in leases])
         except LeasebeatError as error:
             _log.warning("%d leases could not be released and run out by themselves: %s", len(leases), error)
             return
@@ -245,31 +314,52 @@ class Worker:
                 _log.warning("The release of message %s failed: %s", lease.message_id, result.status)
         _log.info("Released %d leases", sum(result.succeeded for result in results))
 
+    # --- health
+
+    def _probed(self, host: str, port: int) -> AbstractContextManager[object]:
+        return HealthServer(host, port, {"/health/live": self._liveness, "/health/ready": self._readiness})
+
+    def _liveness(self) -> Report:
+        with self._changed:
+            silences = {task.tracked.message_id: task.silence for task in self._tasks}
+        stalled = {message_id: round(silence, 1) for message_id, silence in silences.items() if silence > self._stall_threshold}
+        return Report(healthy=not stalled, status="stalled" if stalled else "live", facts={"stalled": stalled} if stalled else {})
+
+    def _readiness(self) -> Report:
+        since = self._unreached_since
+        if self._stopping.is_set() or not self._polling:
+            return Report(healthy=False, status="stopping" if self._polling else "starting")
+        if since is not None and time.monotonic() - since > UNREACHED_S:
+            return Report(healthy=False, status="unreached", facts={"seconds": round(time.monotonic() - since, 1)})
+        return Report(healthy=True, status="ready")
+
 
 class _Run:
     """What exists only while a worker runs: threads, and connections of their own."""
 
-    def __init__(self, client: Client, worker_id: str, version: str, on_drain: Callable[[], None]) -> None:
+    def __init__(self, client: Client, worker_id: str, version: str, handlers: Handlers, on_drain: Callable[[], None]) -> None:
         self.worker_id = worker_id
         self.claims = Claims(client.options, worker_id, host=_HOST, version=version)
         self.sender = BeatSender(client.options, worker_id, on_drain)
-        self.handlers = LoopThread("leasebeat-handlers")
+        self.handlers = handlers
         self.hurry = threading.Event()  # set once a drain has used up its time
         self._open = ExitStack()
 
     def __enter__(self) -> Self:
-        self._open.callback(self.sender.close)
-        self._open.enter_context(self.handlers)
-        self._open.enter_context(self.claims)
+        with ExitStack() as opening:
+            opening.callback(self.sender.close)
+            opening.enter_context(self.claims)
+            opening.enter_context(self.handlers)
+            self._open = opening.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
 
-def _is_lasting(error: LeasebeatError) -> bool:
-    """Whether a claim would fail again and again: the settings are wrong, or the queue's name is."""
-    return isinstance(error, InvalidRequestError) or (isinstance(error, ApiError) and error.code == "queue-not-found")
+def _is_missing(error: LeasebeatError) -> bool:
+    """Whether there is no queue of the name that was asked for."""
+    return isinstance(error, ApiError) and error.code == "queue-not-found"
 
 
 def _default_worker_id() -> str:

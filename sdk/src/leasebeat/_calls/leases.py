@@ -1,6 +1,7 @@
 """Calls about leases.
 
-Calls for one lease raise if it is over. Their forms for many return a verdict per lease, in order, and raise for none.
+Calls for one lease raise if it is over. Their forms for many return a verdict per lease, in order, and raise for none. Given a `Lease`
+that still lasts, and not only its receipt, no attempt takes longer than is useful for it (`time_to_answer`).
 """
 
 import uuid
@@ -112,9 +113,16 @@ def beat_many(beats: Iterable[Beat], *, worker_id: str | None = None, timeout: f
         worker_id: Who beats.
         timeout: Seconds to wait for the answer. None takes the client's.
     """
-    items = [without_none(receipt=receipt_of(item.lease), progress=item.progress, detail=item.detail) for item in beats]
-    request = without_none(worker_id=worker_id, leases=items)
-    return Call(method="POST", path="/beat", content=encode(request), timeout=timeout, parse=_beaten)
+    given = list(beats)
+    items = [without_none(receipt=receipt_of(item.lease), progress=item.progress, detail=item.detail) for item in given]
+    return Call(
+        method="POST",
+        path="/beat",
+        content=encode(without_none(worker_id=worker_id, leases=items)),
+        timeout=timeout,
+        lease_until=_first_end(item.lease for item in given),
+        parse=_beaten,
+    )
 
 
 def ack(lease: LeaseRef, output: Any = None) -> Call[AckResult]:
@@ -133,7 +141,9 @@ def ack(lease: LeaseRef, output: Any = None) -> Call[AckResult]:
 
 def ack_many(acks: Iterable[Ack]) -> Call[tuple[AckResult, ...]]:
     """Complete 1 to 1000 messages, for good."""
-    return _settle("/ack", AckResult, [without_none(receipt=receipt_of(item.lease), output=item.output) for item in acks])
+    given = list(acks)
+    items = [without_none(receipt=receipt_of(item.lease), output=item.output) for item in given]
+    return _settle("/ack", AckResult, items, [item.lease for item in given])
 
 
 def nack(lease: LeaseRef, error: str | None = None, *, delay: float | None = None, retryable: bool = True) -> Call[NackResult]:
@@ -154,8 +164,9 @@ def nack(lease: LeaseRef, error: str | None = None, *, delay: float | None = Non
 
 def nack_many(nacks: Iterable[Nack]) -> Call[tuple[NackResult, ...]]:
     """End 1 to 1000 failed attempts."""
-    items = [without_none(receipt=receipt_of(item.lease), error=item.error, delay=item.delay, retryable=item.retryable) for item in nacks]
-    return _settle("/nack", NackResult, items)
+    given = list(nacks)
+    items = [without_none(receipt=receipt_of(item.lease), error=item.error, delay=item.delay, retryable=item.retryable) for item in given]
+    return _settle("/nack", NackResult, items, [item.lease for item in given])
 
 
 def release(lease: LeaseRef) -> Call[ReleaseResult]:
@@ -173,7 +184,8 @@ def release(lease: LeaseRef) -> Call[ReleaseResult]:
 
 def release_many(leases: Iterable[LeaseRef]) -> Call[tuple[ReleaseResult, ...]]:
     """Give 1 to 1000 messages back untouched, at once."""
-    return _settle("/release", ReleaseResult, [{"receipt": receipt_of(lease)} for lease in leases])
+    given = list(leases)
+    return _settle("/release", ReleaseResult, [{"receipt": receipt_of(lease)} for lease in given], given)
 
 
 def list_leases(
@@ -220,11 +232,17 @@ def _valid_until(result: Mapping[str, Any], reply: Reply) -> float | None:
     return None if expires_in is None else reply.sent_at + float(expires_in)
 
 
-def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]]) -> Call[tuple[V, ...]]:
+def _first_end(leases: Iterable[LeaseRef]) -> float | None:
+    """When the first of those leases ends that still last, as far as is known."""
+    return min((lease.valid_until for lease in leases if isinstance(lease, Lease) and lease.remaining() > 0), default=None)
+
+
+def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]], leases: Iterable[LeaseRef]) -> Call[tuple[V, ...]]:
     return Call(
         method="POST",
         path=path,
         content=encode({"leases": items}),
+        lease_until=_first_end(leases),
         parse=lambda data, _: tuple(build(kind, result) for result in data["results"]),
     )
 
@@ -237,4 +255,4 @@ def _single(many: Call[tuple[V, ...]], lease: LeaseRef) -> Call[V]:
         verdict.raise_if_refused(message_id_of(lease))
         return verdict
 
-    return Call(method=many.method, path=many.path, content=many.content, timeout=many.timeout, parse=parse)
+    return Call(method=many.method, path=many.path, content=many.content, lease_until=many.lease_until, parse=parse)

@@ -1,0 +1,109 @@
+"""Where handlers run: here, in the thread of their task or in an event loop; `_process_pool` runs them in processes."""
+
+import concurrent.futures
+import inspect
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from leasebeat._context import Context
+from leasebeat._loop_thread import LoopThread
+from leasebeat._messages import LeasedMessage
+from leasebeat._tracked_lease import TrackedLease
+
+Handler = Callable[[LeasedMessage, Context], Any]
+"""Does the work of one message and returns its output. A coroutine function is awaited in an event loop of its own thread."""
+
+
+class HandlerCall(Protocol):
+    """One call of a handler."""
+
+    def run(self) -> Any:
+        """Return what the handler returns, or raise what it raises."""
+
+    def cancel(self) -> None:
+        """Ask the handler to end, where that is possible from outside."""
+
+    def wait_cancelled(self, until: float) -> None:
+        """Wait until what was cancelled has ended, at most until a moment on `time.monotonic()`."""
+
+    def close(self) -> None:
+        """Make its place ready for the next call, once it is settled."""
+
+
+class Handlers(Protocol):
+    """A place where handlers run, while the `with` block does."""
+
+    def call(self, context: Context, tracked: TrackedLease) -> HandlerCall:
+        """Prepare to run the handler for a lease."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+
+class ThreadHandlers:
+    """Runs handlers in the threads of their tasks, and coroutines in one event loop."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._loop = LoopThread("leasebeat-handlers")
+
+    def call(self, context: Context, tracked: TrackedLease) -> "ThreadCall":  # noqa: ARG002 - one signature for all handlers
+        """Prepare to run the handler for a lease."""
+        return ThreadCall(self._handler, context, self._loop)
+
+    def __enter__(self) -> Self:
+        self._loop.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._loop.__exit__(kind, error, trace)
+
+
+class ThreadCall:
+    """Runs a handler in the thread that asks for it. Only a coroutine can be cancelled; another handler hears from its context."""
+
+    def __init__(self, handler: Handler, context: Context, loop: LoopThread) -> None:
+        self._handler = handler
+        self._context = context
+        self._loop = loop
+        self._coroutine: concurrent.futures.Future[Any] | None = None
+        self._ended = threading.Event()  # the future of a cancelled coroutine is done before the coroutine is
+
+    def run(self) -> Any:
+        """Return what the handler returns, or raise what it raises."""
+        result = self._handler(self._context.message, self._context)
+        if not inspect.iscoroutine(result):
+            return result
+        self._coroutine = self._loop.submit(self._await(result))
+        return self._coroutine.result()
+
+    async def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return await work
+        finally:
+            self._ended.set()
+
+    def cancel(self) -> None:
+        """Cancel the handler if it is a coroutine."""
+        if self._coroutine is not None:
+            self._coroutine.cancel()
+
+    def wait_cancelled(self, until: float) -> None:
+        """Wait until a cancelled coroutine has ended, at most until a moment on `time.monotonic()`."""
+        if self._coroutine is not None:
+            self._ended.wait(max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        """Nothing is kept of a call."""
+
+
+def said(error: BaseException) -> str:
+    """What an error says of itself."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001 - an error that cannot say what it is still ends the attempt
+        return ""

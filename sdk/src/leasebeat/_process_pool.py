@@ -1,0 +1,323 @@
+"""`ProcessHandlers`: runs handlers in processes, so that work that keeps an interpreter busy is in nobody's way."""
+
+import concurrent.futures
+import contextlib
+import json
+import logging
+import multiprocessing
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from multiprocessing.reduction import ForkingPickler
+from types import TracebackType
+from typing import Any, Self
+
+from leasebeat._context import Context
+from leasebeat._errors import LeasebeatError
+from leasebeat._handlers import Handler
+from leasebeat._process_child import serve
+from leasebeat._process_page import Job, Lost, Page, Raised, Ready, Returned, Stopping
+from leasebeat._retry import Pauses
+from leasebeat._signals import STOP_SIGNALS
+from leasebeat._tracing import trace_headers
+from leasebeat._tracked_lease import TrackedLease
+
+_log = logging.getLogger(__name__)
+_spawning = multiprocessing.get_context("spawn")  # a fork would take the worker's locks along, held by threads that it leaves behind
+
+LOOK_S = 0.05
+LOST_GRACE_S = 2.0
+TERM_GRACE_S = 2.0
+EXIT_TIMEOUT_S = 2.0
+
+
+class HandlerProcessError(LeasebeatError):
+    """The process of a handler ended before its handler did."""
+
+
+def check_importable(handler: Handler) -> None:
+    """Refuse a handler that cannot be handed to another process.
+
+    Raises:
+        ValueError: If it is such.
+    """
+    try:
+        ForkingPickler.dumps(handler)
+    except Exception as error:
+        raise ValueError(f"{handler!r} cannot run in a process of its own: it must be importable by name") from error
+
+
+class ProcessHandlers:
+    """Runs handlers in child processes, one message in each at a time.
+
+    A process serves many messages. One that died, or was ended, is replaced before its place is free for another message. A handler
+    whose lease is lost hears of it, and is ended if it goes on all the same. No process outlives its worker.
+    """
+
+    def __init__(self, handler: Handler, size: int, stopping: threading.Event) -> None:
+        """Describe the processes.
+
+        Args:
+            handler: What to run. The processes import it by its name.
+            size: How many processes to keep.
+            stopping: Set when the worker is shutting down.
+        """
+        self._handler = handler
+        self._size = size
+        self._stopping = stopping
+        self._children: set[Child] = set()
+        self._idle: deque[Child] = deque()
+
+    def call(self, context: Context, tracked: TrackedLease) -> "ProcessCall":
+        """Prepare to run the handler for a lease, in a process that is idle."""
+        return ProcessCall(self, self._idle.popleft(), context, tracked)
+
+    def put_back(self, child: "Child") -> None:
+        """Keep a process for the next message, or another one in its place. Returns when there is one, or the worker stops."""
+        if child.usable:
+            self._idle.append(child)
+            return
+        child.kill()
+        child.dismiss()
+        self._children.discard(child)
+        backoff = Pauses()
+        while not self._stopping.is_set():
+            try:
+                self._idle.append(self._start().wait_ready(self._stopping))
+            except (HandlerProcessError, OSError) as error:
+                _log.warning("A process for handlers could not be started, and is tried again: %s", error)
+                self._stopping.wait(backoff.pause())
+            else:
+                return
+
+    def __enter__(self) -> Self:
+        """Start the processes, so that no lease runs while its handler is still imported.
+
+        Raises:
+            HandlerProcessError: If they do not start.
+        """
+        try:
+            for child in [self._start() for _ in range(self._size)]:
+                self._idle.append(child.wait_ready(self._stopping))
+        except BaseException:
+            self._end_all()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end_all()
+
+    def _start(self) -> "Child":
+        child = Child(self._handler)
+        self._children.add(child)
+        return child
+
+    def _end_all(self) -> None:
+        """Let idle processes end by themselves, and kill what does not."""
+        for child in list(self._idle):
+            child.dismiss()
+        until = time.monotonic() + EXIT_TIMEOUT_S
+        for child in list(self._idle):
+            child.wait_ended(until)
+        for child in list(self._children):
+            child.kill()
+
+
+class ProcessCall:
+    """Runs a handler in a child, and passes on what handler and worker say to each other."""
+
+    def __init__(self, handlers: ProcessHandlers, child: "Child", context: Context, tracked: TrackedLease) -> None:
+        self._handlers = handlers
+        self._child = child
+        self._context = context
+        self._tracked = tracked
+        self._beats = 0
+        self._told_to_stop = False
+        self._lost_at: float | None = None
+        self._ended = threading.Event()
+
+    def run(self) -> Any:
+        """Return what the handler returns, or raise what it raises.
+
+        Raises:
+            HandlerProcessError: If its process dies.
+            CancelledError: If its process is ended.
+        """
+        try:
+            outcome = self._outcome()
+        except HandlerProcessError:
+            if self._child.ending:
+                raise concurrent.futures.CancelledError from None
+            raise
+        finally:
+            self._take_report()
+            if self._child.ending:
+                self._child.kill()  # nothing that the handler left behind in there goes on either
+            self._ended.set()
+        if isinstance(outcome, Returned):
+            return json.loads(outcome.output)
+        if self._child.ending:
+            raise concurrent.futures.CancelledError
+        raise outcome.error()
+
+    def cancel(self) -> None:
+        """End the handler: politely, then by force (`wait_cancelled`)."""
+        self._child.terminate()
+
+    def wait_cancelled(self, until: float) -> None:
+        """Wait until the handler has ended. After a moment on `time.monotonic()` its process is killed."""
+        if not self._ended.wait(max(0.0, until - time.monotonic())):
+            self._child.kill()
+            self._ended.wait(EXIT_TIMEOUT_S)
+
+    def close(self) -> None:
+        """Give the process back."""
+        self._handlers.put_back(self._child)
+
+    def _outcome(self) -> Returned | Raised:
+        context = self._context
+        job = Job(context.message, context.attempt, context.generation, context.worker_id, trace_headers())
+        self._child.begin(job, self._tracked.valid_until)
+        while True:
+            news = self._child.hear(LOOK_S)
+            if isinstance(news, Returned | Raised):
+                return news
+            self._take_report()
+            self._pass_on()
+
+    def _take_report(self) -> None:
+        """Take over what the handler reports. Its beats since the last look count as one, which comes to the same for the sender."""
+        beats = self._child.page.beats
+        if beats != self._beats:
+            self._beats = beats
+            self._tracked.note(*self._child.page.report())
+            self._context.heartbeat.beat()
+
+    def _pass_on(self) -> None:
+        self._child.page.valid_until = self._tracked.valid_until
+        if self._context.stopping.is_set() and not self._told_to_stop:
+            self._told_to_stop = True
+            self._child.tell(Stopping())
+        loss = self._tracked.loss
+        if loss is None:
+            return
+        if self._lost_at is None:
+            self._lost_at = time.monotonic()
+            self._child.tell(Lost(loss.status))
+        self._press(time.monotonic() - self._lost_at)
+
+    def _press(self, since_loss: float) -> None:
+        """Somebody else may be at work: a handler that does not end by itself is ended."""
+        if since_loss > LOST_GRACE_S + TERM_GRACE_S:
+            self._child.kill()
+        elif since_loss > LOST_GRACE_S:
+            self._child.terminate()
+
+
+class Child:
+    """A process, and the worker's ends of what it shares with it. One thread at a time talks to it; any may end it."""
+
+    def __init__(self, handler: Handler) -> None:
+        """Start the process.
+
+        Raises:
+            OSError: If the system does not allow for another one.
+        """
+        self.page = _spawning.RawValue(Page)
+        self._connection, theirs = _spawning.Pipe()
+        self._process = _spawning.Process(target=serve, args=(theirs, self.page, handler), name="leasebeat-handler")
+        self._cut_off = False
+        resource_tracker.ensure_running()  # while that starts it lets the signals through
+        with theirs, _stop_signals_held_back():
+            self._process.start()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can serve another message."""
+        return self._process.exitcode is None and not self.ending and not self._cut_off
+
+    @property
+    def ending(self) -> bool:
+        """Whether the worker has told it to end."""
+        return bool(self.page.ending)
+
+    def wait_ready(self, stopping: threading.Event) -> "Child":
+        """Wait until it can serve, or the worker stops.
+
+        Raises:
+            HandlerProcessError: If it dies instead.
+        """
+        while not stopping.is_set() and not isinstance(self.hear(LOOK_S), Ready):
+            pass
+        return self
+
+    def begin(self, job: Job, valid_until: float) -> None:
+        """Have it work on a message."""
+        self.page.clear(valid_until)
+        self.tell(job)
+
+    def tell(self, news: Job | Stopping | Lost) -> None:
+        """Say something, unless it is dead, which whoever listens to it finds out."""
+        with contextlib.suppress(OSError):
+            self._connection.send(news)
+
+    def hear(self, timeout: float) -> Ready | Returned | Raised | None:
+        """Wait for what it says, at most `timeout` seconds.
+
+        Raises:
+            HandlerProcessError: If it has died.
+        """
+        dead = self._process.exitcode is not None  # asked first, so that nothing it said before is missed
+        try:
+            if self._connection.poll(0 if dead else timeout):
+                return self._connection.recv()  # type: ignore[no-any-return]
+        except (EOFError, OSError):
+            self._cut_off = True
+            self.wait_ended(time.monotonic() + EXIT_TIMEOUT_S)
+        if dead or self._cut_off:
+            raise HandlerProcessError(f"the process of the handler ended: {_manner(self._process.exitcode)}")
+        return None
+
+    def terminate(self) -> None:
+        """Tell it to end, once."""
+        if not self.ending:
+            self.page.ending = 1
+            self._process.terminate()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self.page.ending = 1
+        self._process.kill()
+        self.wait_ended(time.monotonic() + EXIT_TIMEOUT_S)
+
+    def dismiss(self) -> None:
+        """Have it end by itself, as there is no more work."""
+        self._connection.close()
+
+    def wait_ended(self, until: float) -> None:
+        """Wait until it has ended, at most until a moment on `time.monotonic()`.
+
+        The exit status tells, not a pipe, of which a process that the handler started may hold a copy.
+        """
+        while self._process.exitcode is None and time.monotonic() < until:
+            time.sleep(0.005)
+
+
+@contextmanager
+def _stop_signals_held_back() -> Generator[None, None, None]:
+    """A process that is started meanwhile is deaf to these signals until it knows how to take them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _manner(exitcode: int | None) -> str:
+    if exitcode is None:
+        return "it closed its connection"
+    return f"killed by signal {-exitcode}" if exitcode < 0 else f"exit status {exitcode}"

@@ -1,0 +1,151 @@
+"""Handlers that worker processes import."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import leasebeat
+from leasebeat import Context, LeasedMessage
+
+
+def facts(message: LeasedMessage, context: Context) -> dict[str, Any]:
+    context.beat(progress=7, detail={"step": "upload"})
+    return {
+        "body": message.body,
+        "pid": os.getpid(),
+        "attempt": context.attempt,
+        "generation": context.generation,
+        "worker_id": context.worker_id,
+        "remaining": context.remaining(),
+    }
+
+
+async def coroutine(message: LeasedMessage, context: Context) -> str:
+    await asyncio.sleep(0.01)
+    context.beat(progress=1)
+    return message.id
+
+
+def report_then_fail(_message: LeasedMessage, context: Context) -> None:
+    context.beat(progress=1)
+    context.beat(progress=2, detail={"offset": 99})
+    raise OSError("disk full\0\ud800")
+
+
+def decide(message: LeasedMessage, _context: Context) -> None:
+    match message.body:
+        case "give up":
+            raise leasebeat.GiveUp("not a wav file")
+        case "retry later":
+            raise leasebeat.RetryLater("rate limit", delay=30)
+        case "exit":
+            raise SystemExit(3)
+
+
+def without_json(_message: LeasedMessage, _context: Context) -> object:
+    return object()
+
+
+def die(message: LeasedMessage, context: Context) -> str:
+    context.beat(progress=5)
+    match message.body:
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "exit":
+            os._exit(3)
+    return f"alive in {os.getpid()}"
+
+
+def busy(message: LeasedMessage, context: Context) -> int:
+    """Keep the interpreter busy for some seconds, and beat."""
+    until = time.monotonic() + float(message.body)
+    done = 0
+    while time.monotonic() < until:
+        done += sum(number * number for number in range(1000)) % 2 + 1
+        context.beat(progress=done)
+    return context.generation
+
+
+def cost(_message: LeasedMessage, context: Context) -> float:
+    """The seconds of one beat, in the best of some rounds."""
+    costs = []
+    for turn in range(10):
+        started = time.perf_counter()
+        for progress in range(10_000):
+            context.beat(progress=turn * 10_000 + progress)
+        costs.append((time.perf_counter() - started) / 10_000)
+    return min(costs)
+
+
+def until_lost(message: LeasedMessage, context: Context) -> None:
+    """Beat until that raises, and leave word of it in a file."""
+    try:
+        while True:
+            context.beat()
+            time.sleep(0.01)
+    except leasebeat.LeaseLostError as error:
+        Path(message.body).write_text(f"{type(error).__name__} {context.lost.is_set()}", encoding="utf-8")
+        raise
+
+
+def wait_for_loss(message: LeasedMessage, context: Context) -> None:
+    """Do not beat, and leave word in a file of how the end was heard."""
+    Path(message.body).write_text(f"lost: {context.lost.wait(30)}", encoding="utf-8")
+
+
+def hang(message: LeasedMessage, context: Context) -> None:
+    """Leave the process's id in a file, then pay no attention to anything, not even to SystemExit."""
+    context.beat()
+    Path(message.body).write_text(str(os.getpid()), encoding="utf-8")
+    while True:
+        try:
+            time.sleep(60)
+        except SystemExit:
+            sys.stderr.write("asked to end\n")
+
+
+def hang_politely(message: LeasedMessage, context: Context) -> None:
+    """The same, but end when asked, and leave word of it."""
+    context.beat()
+    Path(message.body).write_text(str(os.getpid()), encoding="utf-8")
+    try:
+        time.sleep(60)
+    finally:
+        Path(f"{message.body}.ended").touch()
+
+
+def finish_when_stopping(message: LeasedMessage, context: Context) -> str:
+    Path(message.body).write_text(str(os.getpid()), encoding="utf-8")
+    while not context.stopping.wait(0.01):
+        context.beat()
+    return "finished"
+
+
+def with_a_child_that_lives_on(message: LeasedMessage, _context: Context) -> None:
+    """Fork a child that holds copies of all pipes, then die."""
+    child = os.fork()
+    if child == 0:
+        time.sleep(20)
+        os._exit(0)
+    Path(message.body).write_text(str(child), encoding="utf-8")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def parent_of_processes(_message: LeasedMessage, _context: Context) -> int:
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return int(pool.apply(abs, (-3,)))
+
+
+class Unloadable:
+    """Can be handed over, but not taken."""
+
+    def __call__(self, _message: LeasedMessage, _context: Context) -> None:
+        """Never called."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return sys.exit, (3,)
