@@ -2,7 +2,8 @@
 
 ANTHROPIC_API_KEY=… python examples/claude_agent.py "Which file here is the longest?"
 
-Asks the questions given, and works until Ctrl-C, on the service at LEASEBEAT_URL, else on that of `make run`. Needs the extra `claude-agent-sdk`.
+Asks the questions given, and works until Ctrl-C, on the service at LEASEBEAT_URL, else on that of `make run`.
+Needs the extra `claude-agent-sdk`.
 """
 
 import os

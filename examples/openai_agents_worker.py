@@ -2,8 +2,9 @@
 
 OPENAI_API_KEY=… python examples/openai_agents_worker.py "How many lines has README.md?"
 
-Asks the questions given, and works until Ctrl-C, on the service at LEASEBEAT_URL, else on that of `make run`. Needs the extra `openai-agents`.
-The model is that of OPENAI_DEFAULT_MODEL, at OpenAI's API or at any other that OPENAI_BASE_URL names and that completes chats.
+Asks the questions given, and works until Ctrl-C, on the service at LEASEBEAT_URL, else on that of `make run`.
+Needs the extra `openai-agents`. The model is that of OPENAI_DEFAULT_MODEL, at OpenAI's API, or at another one that completes chats,
+which OPENAI_BASE_URL names.
 """
 
 import os

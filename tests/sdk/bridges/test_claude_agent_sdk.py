@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_agent_sdk import AssistantMessage, HookContext, HookInput, HookMatcher, Message, ResultMessage, query
+from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookContext, HookInput, HookMatcher, Message, ResultMessage, query
 from claude_agent_sdk.types import SyncHookJSONOutput
 from sdk.bridges.agents import claude_options
 from sdk.bridges.anthropic_api import AnthropicApi
@@ -53,13 +53,15 @@ async def test_a_loss_between_tools_is_raised_where_the_messages_are_followed(tm
     lost = threading.Event()
     lease = LeaseHooks(Heartbeat(), lost=lost)
     seen: list[Message] = []
-    with AnthropicApi(lambda: "worked", 50) as api:
-        messages = lease.follow(query(prompt="work", options=claude_options(api, str(tmp_path))))
-        with pytest.raises(LeaseLostError):
-            async for message in messages:
-                seen.append(message)
-                if isinstance(message, AssistantMessage):
-                    lost.set()
+
+    async def follow(options: ClaudeAgentOptions) -> None:
+        async for message in lease.follow(query(prompt="work", options=options)):
+            seen.append(message)
+            if isinstance(message, AssistantMessage):
+                lost.set()
+
+    with AnthropicApi(lambda: "worked", 50) as api, pytest.raises(LeaseLostError):
+        await follow(claude_options(api, str(tmp_path)))
     assert isinstance(seen[-1], AssistantMessage)
 
 

@@ -68,7 +68,11 @@ def outputs(client: Client, queue: str) -> list[object]:
 
 @pytest.mark.parametrize(
     ("name", "queue", "models"),
-    [("claude_agent", "claude-agent", claude), ("openai_agents_worker", "openai-agents", openai), ("langchain_worker", "langchain", langchain)],
+    [
+        ("claude_agent", "claude-agent", claude),
+        ("openai_agents_worker", "openai-agents", openai),
+        ("langchain_worker", "langchain", langchain),
+    ],
 )
 def test_an_example_works_on_what_it_is_given(name: str, queue: str, models: Models, server: Server, tmp_path: Path) -> None:
     with Client(server.url) as client, models(tmp_path) as environment:

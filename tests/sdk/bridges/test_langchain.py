@@ -1,12 +1,13 @@
 """What is particular to LangChain."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 from langchain_core.callbacks import CallbackManagerForRetrieverRun, dispatch_custom_event
 from langchain_core.documents import Document
 from langchain_core.language_models import FakeListChatModel
+from langchain_core.messages import AIMessageChunk
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import StructuredTool
@@ -21,29 +22,40 @@ def counting() -> tuple[Heartbeat, list[float]]:
     return heartbeat, beats
 
 
+class Reader:
+    """Takes tokens, and loses the lease after the twentieth."""
+
+    def __init__(self) -> None:
+        self.tokens: list[str] = []
+        self.lost = threading.Event()
+
+    def take(self, chunk: AIMessageChunk) -> None:
+        self.tokens.append(str(chunk.content))
+        if len(self.tokens) == 20:
+            self.lost.set()
+
+    def read(self, chunks: Iterator[AIMessageChunk]) -> None:
+        for chunk in chunks:
+            self.take(chunk)
+
+    async def read_async(self, chunks: AsyncIterator[AIMessageChunk]) -> None:
+        async for chunk in chunks:
+            self.take(chunk)
+
+
 def test_each_token_is_a_beat_and_a_loss_ends_the_stream() -> None:
-    lost = threading.Event()
-    heartbeat, beats = counting()
-    tokens: list[str] = []
+    reader, (heartbeat, beats) = Reader(), counting()
     with pytest.raises(LeaseLostError):
-        for chunk in FakeListChatModel(responses=["x" * 100]).stream("work", langchain_config(heartbeat, lost)):
-            tokens.append(chunk.text)
-            if len(tokens) == 20:
-                lost.set()
-    assert len(tokens) == 20
+        reader.read(FakeListChatModel(responses=["x" * 100]).stream("work", langchain_config(heartbeat, reader.lost)))
+    assert len(reader.tokens) == 20
     assert len(beats) > 20
 
 
 async def test_each_token_of_an_async_stream_is_a_beat_and_a_loss_ends_it() -> None:
-    lost = threading.Event()
-    heartbeat, beats = counting()
-    tokens: list[str] = []
+    reader, (heartbeat, beats) = Reader(), counting()
     with pytest.raises(LeaseLostError):
-        async for chunk in FakeListChatModel(responses=["x" * 100]).astream("work", langchain_config(heartbeat, lost)):
-            tokens.append(chunk.text)
-            if len(tokens) == 20:
-                lost.set()
-    assert len(tokens) == 20
+        await reader.read_async(FakeListChatModel(responses=["x" * 100]).astream("work", langchain_config(heartbeat, reader.lost)))
+    assert len(reader.tokens) == 20
     assert len(beats) > 20
 
 
@@ -58,7 +70,7 @@ def lose(lost: threading.Event) -> RunnableLambda[str, str]:
 def test_a_loss_reaches_the_caller_once_through_every_level() -> None:
     lost = threading.Event()
     model = FakeListChatModel(responses=["done"])
-    chain = RunnableLambda(lambda text: (lose(lost) | model).invoke(text)) | RunnableLambda(str)
+    chain = RunnableLambda((lose(lost) | model).invoke) | RunnableLambda(str)
     with pytest.raises(LeaseLostError) as caught:
         chain.invoke("work", langchain_config(Heartbeat(), lost))
     assert caught.value.__context__ is None
@@ -111,7 +123,7 @@ def test_a_long_tool_beats_by_custom_events() -> None:
 class Shelf(BaseRetriever):
     on_look: Callable[[], object]
 
-    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:
+    def _get_relevant_documents(self, query: str, *, run_manager: CallbackManagerForRetrieverRun) -> list[Document]:  # noqa: ARG002
         self.on_look()
         return [Document(query)]
 

@@ -68,7 +68,13 @@ def tokens(count: int, *, lost: threading.Event, lose_at: int | None = None, giv
             if number == lose_at:
                 lost.set()
             yield ResponseTextDeltaEvent(
-                type="response.output_text.delta", content_index=0, delta="x", item_id="m", logprobs=[], output_index=0, sequence_number=number
+                type="response.output_text.delta",
+                content_index=0,
+                delta="x",
+                item_id="m",
+                logprobs=[],
+                output_index=0,
+                sequence_number=number,
             )
             await asyncio.sleep(0)
 
