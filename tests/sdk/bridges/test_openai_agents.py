@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from itertools import count
 from typing import Any
 
 import pytest
-from agents import Agent, AgentsException, Runner
+from agents import Agent, AgentsException, Runner, RunResultStreaming, StreamEvent
 from agents.items import TResponseStreamEvent
 from agents.testing import ModelCall, ModelStep, ScriptedModel, assistant_message, function_call
 from openai.types.responses import ResponseTextDeltaEvent
@@ -59,42 +60,36 @@ async def test_a_loss_is_raised_at_a_handoff() -> None:
     assert idle.calls == ()
 
 
-def tokens(count: int, *, lost: threading.Event, lose_at: int | None = None, given: list[int]) -> ModelStep:
-    """A turn that streams tokens, and loses its lease after one of them."""
-
-    async def stream(_call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
-        for number in range(count):
-            given.append(number)
-            if number == lose_at:
-                lost.set()
-            yield ResponseTextDeltaEvent(
-                type="response.output_text.delta",
-                content_index=0,
-                delta="x",
-                item_id="m",
-                logprobs=[],
-                output_index=0,
-                sequence_number=number,
-            )
-            await asyncio.sleep(0)
-
-    return ModelStep.stream(stream)
-
-
 async def test_each_token_of_a_streamed_run_is_a_beat_and_a_loss_cancels_it() -> None:
     lost, heartbeat = threading.Event(), Heartbeat()
-    given: list[int] = []
     beats: list[float] = []
+    events: list[StreamEvent] = []
     heartbeat.add_callback(lambda: beats.append(heartbeat.elapsed()))
     hooks = LeaseHooks(heartbeat, lost=lost)
-    agent = Agent("worker", model=ScriptedModel([tokens(100_000, lost=lost, lose_at=20, given=given)]))
-    run = Runner.run_streamed(agent, "work", hooks=hooks, run_config=RUN_CONFIG)
+
+    async def read(run: RunResultStreaming) -> None:
+        async for event in hooks.follow(run):
+            events.append(event)
+            if len(events) == 20:
+                lost.set()
+
+    run = Runner.run_streamed(
+        Agent("worker", model=ScriptedModel([ModelStep.stream(endless_tokens)])), "work", hooks=hooks, run_config=RUN_CONFIG
+    )
     with pytest.raises(LeaseLostError):
-        async for _event in hooks.follow(run):
-            pass
+        await read(run)
+    assert len(events) == 20
     assert len(beats) > 20
-    assert run.is_complete
-    assert len(given) < 100_000
+    assert run.run_loop_task is not None
+    assert run.run_loop_task.done()
+
+
+async def endless_tokens(_call: ModelCall) -> AsyncIterator[TResponseStreamEvent]:
+    for number in count():
+        yield ResponseTextDeltaEvent(
+            type="response.output_text.delta", content_index=0, delta="x", item_id="m", logprobs=[], output_index=0, sequence_number=number
+        )
+        await asyncio.sleep(0.001)
 
 
 async def test_a_streamed_run_that_keeps_its_lease_passes_every_event_on() -> None:
