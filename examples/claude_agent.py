@@ -9,7 +9,7 @@ Needs the extra `claude-agent-sdk`.
 import os
 import sys
 
-from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
 
 from leasebeat import Client, Context, LeasedMessage, Worker
 from leasebeat.bridges.claude_agent_sdk import LeaseHooks
@@ -21,11 +21,12 @@ LEASE_S = 120  # longer than any one tool takes, as nothing beats meanwhile
 async def answer(message: LeasedMessage, context: Context) -> str | None:
     """Let an agent work on one question. Each tool that it uses is a beat, and each message."""
     lease = LeaseHooks(context)
-    options = ClaudeAgentOptions(hooks=lease.hooks(), allowed_tools=["Glob", "Grep", "Read"])
     result = None
-    async for event in lease.follow(query(prompt=message.body["question"], options=options)):
-        if isinstance(event, ResultMessage):
-            result = event.result
+    async with ClaudeSDKClient(ClaudeAgentOptions(hooks=lease.hooks(), allowed_tools=["Glob", "Grep", "Read"])) as client:
+        await client.query(message.body["question"])
+        async for event in lease.follow(client):
+            if isinstance(event, ResultMessage):
+                result = event.result
     print(f"{message.body['question']}\n{result}\n", flush=True)
     return result
 

@@ -3,7 +3,7 @@
 CHAT_MODEL=langchain_openai:ChatOpenAI python examples/langchain_worker.py README.md
 
 Sends the files given, and works until Ctrl-C, on the service at LEASEBEAT_URL, else on that of `make run`.
-Needs the extra `langchain`, and the package of the chat model that CHAT_MODEL names, which takes its key from its own environment variables.
+Needs the extra `langchain`, and the package of the chat model that CHAT_MODEL names, which takes its key from variables of its own.
 """
 
 import os

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from agents import Agent, RunConfig, Runner, function_tool
 from agents.testing import ScriptedModel, assistant_message, function_call
-from claude_agent_sdk import ClaudeAgentOptions, ResultMessage, query
+from claude_agent_sdk import ClaudeAgentOptions, ClaudeSDKClient, ResultMessage
 from langchain_core.language_models import FakeMessagesListChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda
@@ -39,9 +39,11 @@ def claude(tool: Tool, calls: int, source: Context | Heartbeat, lost: threading.
 async def _follow_claude(lease: claude_agent_sdk.LeaseHooks, api: AnthropicApi) -> str:
     result = ""
     with tempfile.TemporaryDirectory() as folder:
-        async for message in lease.follow(query(prompt="work", options=claude_options(api, folder, hooks=lease.hooks()))):
-            if isinstance(message, ResultMessage):
-                result = str(message.result)
+        async with ClaudeSDKClient(claude_options(api, folder, hooks=lease.hooks())) as client:
+            await client.query("work")
+            async for message in lease.follow(client):
+                if isinstance(message, ResultMessage):
+                    result = str(message.result)
     return result
 
 

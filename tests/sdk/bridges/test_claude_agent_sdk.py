@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from claude_agent_sdk import AssistantMessage, ClaudeAgentOptions, HookContext, HookInput, HookMatcher, Message, ResultMessage, query
+from claude_agent_sdk import AssistantMessage, ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage, query
 from claude_agent_sdk.types import SyncHookJSONOutput
 from sdk.bridges.agents import claude_options
 from sdk.bridges.anthropic_api import AnthropicApi
@@ -34,14 +34,11 @@ async def test_a_loss_during_a_turn_denies_its_tool_and_is_the_last_of_the_run(t
     assert (len(calls), api.turns) == (1, 2)
 
 
-@pytest.mark.parametrize("fails", [False, True])
-async def test_a_loss_during_a_tool_ends_the_run_after_it(tmp_path: Path, *, fails: bool) -> None:
+async def test_a_loss_during_a_tool_ends_the_run_after_it(tmp_path: Path) -> None:
     lost = threading.Event()
 
     def lose() -> str:
         lost.set()
-        if fails:
-            raise RuntimeError("disk full")
         return "worked"
 
     with AnthropicApi(lose, 50) as api:
@@ -49,20 +46,41 @@ async def test_a_loss_during_a_tool_ends_the_run_after_it(tmp_path: Path, *, fai
     assert api.turns == 1
 
 
-async def test_a_loss_between_tools_is_raised_where_the_messages_are_followed(tmp_path: Path) -> None:
+async def test_a_tool_that_fails_beats_and_a_loss_during_it_ends_the_run_before_the_next(tmp_path: Path) -> None:
+    """The program itself makes one more turn: after a tool that failed, no hook can stop it."""
+    lost, heartbeat = threading.Event(), Heartbeat()
+    events: list[str] = []
+    heartbeat.add_callback(lambda: events.append("beat"))
+
+    def lose() -> str:
+        events.append("tool")
+        lost.set()
+        raise RuntimeError("disk full")
+
+    with AnthropicApi(lose, 50, lambda turn: events.append(f"turn {turn}")) as api:
+        await run(LeaseHooks(heartbeat, lost=lost), api, tmp_path)
+    assert events.count("tool") == 1
+    assert "beat" in events[events.index("tool") : events.index("turn 2")]
+
+
+async def test_a_loss_between_tools_interrupts_the_agent_that_is_followed(tmp_path: Path) -> None:
     lost = threading.Event()
     lease = LeaseHooks(Heartbeat(), lost=lost)
     seen: list[Message] = []
 
-    async def follow(options: ClaudeAgentOptions) -> None:
-        async for message in lease.follow(query(prompt="work", options=options)):
+    async def follow(client: ClaudeSDKClient) -> None:
+        async for message in lease.follow(client):
             seen.append(message)
             if isinstance(message, AssistantMessage):
                 lost.set()
 
-    with AnthropicApi(lambda: "worked", 50) as api, pytest.raises(LeaseLostError):
-        await follow(claude_options(api, str(tmp_path)))
+    with AnthropicApi(lambda: "worked", 50) as api:
+        async with ClaudeSDKClient(claude_options(api, str(tmp_path))) as client:
+            await client.query("work")
+            with pytest.raises(LeaseLostError):
+                await follow(client)
     assert isinstance(seen[-1], AssistantMessage)
+    assert api.turns <= 2
 
 
 async def test_the_hooks_stand_before_those_of_the_user(tmp_path: Path) -> None:

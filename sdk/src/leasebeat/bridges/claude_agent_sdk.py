@@ -1,10 +1,10 @@
 """The bridge to the Claude Agent SDK: hooks that beat around each tool, and a stream of messages that beats."""
 
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 
 import anyio.to_thread
-from claude_agent_sdk import HookContext, HookInput, HookMatcher, Message
+from claude_agent_sdk import ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage
 from claude_agent_sdk.types import HookEvent, SyncHookJSONOutput
 
 from leasebeat._context import Context
@@ -31,13 +31,15 @@ class LeaseHooks:
 
         async def handle(message: LeasedMessage, context: Context) -> str | None:
             lease = LeaseHooks(context)
-            options = ClaudeAgentOptions(hooks=lease.hooks(), allowed_tools=["Bash"])
-            async for event in lease.follow(query(prompt=message.body, options=options)):
-                if isinstance(event, ResultMessage):
-                    return event.result
+            async with ClaudeSDKClient(ClaudeAgentOptions(hooks=lease.hooks(), allowed_tools=["Bash"])) as client:
+                await client.query(message.body)
+                async for event in lease.follow(client):
+                    if isinstance(event, ResultMessage):
+                        return event.result
 
-    The agent that finds its lease lost is denied the tool it is about to use, and ends. To its caller that looks like any
-    other end, so take the messages through `follow`, which raises then, or ask `context.lost` before the result counts.
+    An agent that finds its lease lost is denied the tool that it is about to use, and ends. To its caller that looks like any
+    other end. So take its messages from `follow`, which raises then, or ask `context.lost` before the result counts, as with
+    `query`.
     """
 
     def __init__(self, source: Context | Heartbeat, *, lost: threading.Event | None = None) -> None:
@@ -56,21 +58,24 @@ class LeaseHooks:
             merged[event] = [HookMatcher(hooks=[self._on_event]), *merged.get(event, [])]
         return merged
 
-    async def follow(self, messages: AsyncIterator[Message]) -> AsyncIterator[Message]:
-        """Pass on the messages of `query` or `receive_response`, each as a beat, so that turns without tools beat too.
+    async def follow(self, client: ClaudeSDKClient) -> AsyncIterator[Message]:
+        """Pass on what `client.receive_response()` yields, each message as a beat, so that turns without tools beat too.
 
         With `include_partial_messages` that is each streamed token.
 
         Raises:
-            LeaseLostError: As soon as the lease is known to be over. An agent that was started by `query` is ended.
+            LeaseLostError: As soon as the lease is known to be over. The agent is interrupted.
         """
-        async for message in messages:
+        loss: LeaseLostError | None = None
+        async for message in client.receive_response():
+            if loss is not None:
+                continue  # an agent that was interrupted ends with a result
             loss = await self._beat()
             if loss is None:
                 yield message
-                continue
-            if isinstance(messages, AsyncGenerator):
-                await messages.aclose()
+            elif not isinstance(message, ResultMessage):
+                await client.interrupt()
+        if loss is not None:
             raise loss
 
     async def _on_event(self, event: HookInput, _tool_use_id: str | None, _context: HookContext) -> SyncHookJSONOutput:
