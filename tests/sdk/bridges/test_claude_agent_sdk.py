@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from claude_agent_sdk import AssistantMessage, ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage, query
-from claude_agent_sdk.types import SyncHookJSONOutput
+from claude_agent_sdk.types import HookEvent, SyncHookJSONOutput
 from sdk.bridges.agents import claude_options
 from sdk.bridges.anthropic_api import AnthropicApi
 
@@ -21,14 +21,18 @@ async def run(lease: LeaseHooks, api: AnthropicApi, folder: Path, **options: Any
 
 
 async def test_a_loss_during_a_turn_denies_its_tool_and_is_the_last_of_the_run(tmp_path: Path) -> None:
-    calls: list[str] = []
     lost = threading.Event()
+    calls: list[str] = []
+
+    def work() -> str:
+        calls.append("work")
+        return "worked"
 
     def lose_in_second(turn: int) -> None:
         if turn == 2:
             lost.set()
 
-    with AnthropicApi(lambda: calls.append("tool") or "worked", 50, lose_in_second) as api:
+    with AnthropicApi(work, 50, lose_in_second) as api:
         messages = await run(LeaseHooks(Heartbeat(), lost=lost), api, tmp_path)
     assert isinstance(messages[-1], ResultMessage)
     assert (len(calls), api.turns) == (1, 2)
@@ -91,7 +95,7 @@ async def test_the_hooks_stand_before_those_of_the_user(tmp_path: Path) -> None:
         return {}
 
     mine = HookMatcher(hooks=[hear])
-    others = {"PreToolUse": [mine], "Stop": [mine]}
+    others: dict[HookEvent, list[HookMatcher]] = {"PreToolUse": [mine], "Stop": [mine]}
     hooks = LeaseHooks(Heartbeat()).hooks(others)
     assert hooks["PreToolUse"][1:] == hooks["Stop"] == [mine]
     assert set(hooks) == {*EVENTS, "Stop"}

@@ -78,7 +78,7 @@ def test_an_example_works_on_what_it_is_given(name: str, queue: str, models: Mod
     with Client(server.url) as client, models(tmp_path) as environment:
         with example(name, str(ROOT / "LICENSE"), {"LEASEBEAT_URL": server.url, **environment}) as process:
             try:
-                until(lambda: process.poll() is not None or outputs(client, queue) == ["done"], timeout=60, pause=0.1)
+                until(lambda: process.poll() is not None or outputs(client, queue) == ["done"], timeout=80, pause=0.1)
                 process.send_signal(signal.SIGINT)
                 assert process.wait(30) == 0
             finally:
@@ -92,5 +92,5 @@ def test_an_example_works_on_what_it_is_given(name: str, queue: str, models: Mod
 )
 def test_an_example_says_what_is_missing(name: str, missing: str) -> None:
     with example(name, "anything", {}) as process:
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=100)
         assert (process.returncode, said.split()[:3]) == (1, [missing, "is", "missing:"])

@@ -80,12 +80,13 @@ def test_no_fallback_and_no_retry_begins_once_the_lease_is_lost() -> None:
     lost = threading.Event()
     begun: list[str] = []
 
-    def note(name: str) -> RunnableLambda[str, str]:
-        return RunnableLambda(lambda text: begun.append(name) or text)
+    def note(text: str) -> str:
+        begun.append(text)
+        return text
 
-    risky = (lose(lost) | note("first")).with_retry(stop_after_attempt=3, wait_exponential_jitter=False)
+    risky = (lose(lost) | RunnableLambda(note)).with_retry(stop_after_attempt=3, wait_exponential_jitter=False)
     with pytest.raises(LeaseLostError):
-        risky.with_fallbacks([note("fallback")]).invoke("work", langchain_config(Heartbeat(), lost))
+        risky.with_fallbacks([RunnableLambda(note)]).invoke("work", langchain_config(Heartbeat(), lost))
     assert begun == []
 
 

@@ -53,7 +53,7 @@ def test_an_agent_at_work_extends_its_lease_from_tool_to_tool(agent: RunAgent, c
     ends: list[datetime] = []
 
     def see_it_extended() -> str:
-        ends.append(until(lambda: next((end for end in lease_ends(client, queue) if end > ends[-1]), None), timeout=30))
+        ends.extend(until(lambda: [end for end in lease_ends(client, queue) if end > ends[-1]], timeout=30))
         return "worked"
 
     def handle(_message: LeasedMessage, context: Context) -> str:

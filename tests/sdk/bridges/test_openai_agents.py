@@ -19,15 +19,19 @@ from leasebeat.bridges.openai_agents import LeaseHooks
 
 async def test_a_loss_during_a_turn_is_raised_before_its_tools_and_as_it_is() -> None:
     """What a hook raises before a function tool would else become a `UserError`."""
-    calls: list[str] = []
     lost = threading.Event()
+    calls: list[str] = []
+
+    def work() -> str:
+        calls.append("work")
+        return "worked"
 
     def lose(_call: ModelCall) -> Any:
         lost.set()
         return [function_call("work", {}, call_id=f"call-{n}") for n in range(3)]
 
     model = ScriptedModel([ModelStep.respond(lose), [assistant_message("done")]])
-    agent = Agent("worker", model=model, tools=[openai_tool(lambda: calls.append("tool") or "worked")])
+    agent = Agent("worker", model=model, tools=[openai_tool(work)])
     with pytest.raises(LeaseLostError) as caught:
         await Runner.run(agent, "work", hooks=LeaseHooks(Heartbeat(), lost=lost), run_config=RUN_CONFIG)
     assert isinstance(caught.value, AgentsException)
@@ -103,14 +107,13 @@ async def test_a_streamed_run_that_keeps_its_lease_passes_every_event_on() -> No
 
 async def test_hooks_of_ones_own_call_those_that_they_override() -> None:
     lost = threading.Event()
-    heard: list[str] = []
 
     class MyHooks(LeaseHooks):
         async def on_llm_start(self, *args: Any, **kwargs: Any) -> None:
-            heard.append("turn")
+            lost.set()
             await super().on_llm_start(*args, **kwargs)
 
-    lost.set()
-    agent = Agent("worker", model=ScriptedModel([[assistant_message("done")]]))
+    model = ScriptedModel([[assistant_message("done")]])
     with pytest.raises(LeaseLostError):
-        await Runner.run(agent, "work", hooks=MyHooks(Heartbeat(), lost=lost), run_config=RUN_CONFIG)
+        await Runner.run(Agent("worker", model=model), "work", hooks=MyHooks(Heartbeat(), lost=lost), run_config=RUN_CONFIG)
+    assert model.calls == ()

@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
 from agents import AgentsException, RunHooks, RunResultStreaming, StreamEvent
@@ -78,10 +77,9 @@ class LeaseHooks(RunHooks[Any]):
             else:
                 self._pulse.beat()
         except LeaseLostError as loss:
-            raise _kind_for_runs(type(loss))(loss.status, loss.message_id) from loss
+            raise _for_runs(type(loss))(loss.status, loss.message_id) from loss
 
 
-@cache
-def _kind_for_runs(kind: type[LeaseLostError]) -> type[LeaseLostError]:
+def _for_runs(kind: type[LeaseLostError]) -> type[LeaseLostError]:
     """The same kind of error, but one that leaves the run as it is: of all that is raised before a tool, others become a `UserError`."""
     return type(kind.__name__, (kind, AgentsException), {"__module__": kind.__module__})
