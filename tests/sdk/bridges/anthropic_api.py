@@ -1,6 +1,8 @@
 """A local server in place of Anthropic's Messages API, for the real Claude Code program that the Claude Agent SDK runs."""
 
 import json
+import shlex
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,7 +50,9 @@ class AnthropicApi:
         self._before_turn(turn)
         if turn > self._calls:
             return {"type": "text", "text": "done"}
-        return {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": {"command": f"curl --silent --fail {self.url}/tool"}}
+        program = f"import urllib.request; urllib.request.urlopen('{self.url}/tool').close()"
+        command = shlex.join([sys.executable, "-I", "-c", program])
+        return {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": {"command": command}}
 
     def _handler_class(self) -> type[BaseHTTPRequestHandler]:
         api = self

@@ -38,8 +38,8 @@ class LeaseHooks:
                         return event.result
 
     An agent that finds its lease lost is denied the tool that it is about to use, and ends. To its caller that looks like any
-    other end. So take its messages from `follow`, which raises then, or ask `context.lost` before the result counts, as with
-    `query`.
+    other end. So take its messages from `follow`, which interrupts it and raises, or ask `context.lost` before the result counts,
+    as with `query`. Hooks alone cannot stop the turn that Claude Code makes after a tool that failed, only the tools of that turn.
     """
 
     def __init__(self, source: Context | Heartbeat, *, lost: threading.Event | None = None) -> None:
