@@ -1,0 +1,123 @@
+"""A local server in place of Anthropic's Messages API, for the real Claude Code program that the Claude Agent SDK runs."""
+
+import json
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any, Self
+
+Tool = Callable[[], str]
+
+
+class AnthropicApi:
+    """A model that calls Bash `calls` times and then answers "done". What Bash does then is to call `tool`, in this process, and to
+    fail if that raises a `RuntimeError`.
+
+    `turns` counts the model's turns so far; `before_turn` is called with that number before each.
+    """
+
+    def __init__(self, tool: Tool, calls: int, before_turn: Callable[[int], object] = lambda _turn: None) -> None:
+        self.turns = 0
+        self._tool = tool
+        self._calls = calls
+        self._before_turn = before_turn
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler_class())
+        self._server.daemon_threads = True
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The content block that answers a request: the agent's, which has tools, or one that the program makes beside it."""
+        if not request.get("tools"):
+            return {"type": "text", "text": "ok"}
+        self.turns += 1
+        turn = self.turns
+        self._before_turn(turn)
+        if turn > self._calls:
+            return {"type": "text", "text": "done"}
+        program = f"import urllib.request; urllib.request.urlopen('{self.url}/tool').close()"
+        command = shlex.join([sys.executable, "-I", "-c", program])
+        return {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": {"command": command}}
+
+    def _handler_class(self) -> type[BaseHTTPRequestHandler]:
+        api = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                try:
+                    self._write("text/plain", api._tool().encode())
+                except RuntimeError:
+                    self.send_error(500)
+
+            def do_HEAD(self) -> None:
+                self._write("text/plain", b"")
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                if self.path.partition("?")[0] != "/v1/messages":
+                    self.send_error(404)
+                    return
+                block = api._answer(request)
+                if request.get("stream"):
+                    self._write("text/event-stream", b"".join(_events(block)))
+                else:
+                    self._write("application/json", json.dumps(_message([block])).encode())
+
+            def _write(self, kind: str, body: bytes) -> None:
+                self.send_response(200)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
+                """Say nothing."""
+
+        return Handler
+
+
+def _events(block: dict[str, Any]) -> Iterator[bytes]:
+    """One answer as the stream of server-sent events that the API makes of it."""
+    if block["type"] == "text":
+        empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
+    else:
+        empty, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+    whole = _message([block])
+    events: list[dict[str, Any]] = [
+        {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}},
+        {"type": "content_block_start", "index": 0, "content_block": empty},
+        {"type": "content_block_delta", "index": 0, "delta": delta},
+        {"type": "content_block_stop", "index": 0},
+        {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"], "stop_sequence": None}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+    for event in events:
+        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+
+
+def _message(content: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": "scripted",
+        "content": content,
+        "stop_reason": "tool_use" if content[0]["type"] == "tool_use" else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 1, "output_tokens": 1},
+    }
