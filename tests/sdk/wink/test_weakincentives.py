@@ -1,0 +1,85 @@
+"""The bridge to the package `weakincentives`, with a real server, on a Python that the package runs on."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+from sdk.wink import environment
+from sdk.wink.not_on_leasebeat import LEFT_OUT, NOT_ON_LEASEBEAT, RUN
+
+pytestmark = pytest.mark.timeout(600)  # the first one makes the environment
+
+
+class Server(Protocol):
+    url: str
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """How the suite's tests ended on Leasebeat, by node id, and which of them made a mailbox."""
+
+    outcomes: dict[str, str]
+    on_leasebeat: list[str]
+    printed: str
+
+
+@pytest.fixture(scope="module")
+def own_environment() -> None:
+    environment.make()
+
+
+@pytest.fixture(scope="module")
+def suite(server: Server, own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Outcomes:  # noqa: ARG001 - must be there
+    """Run what the package's source distribution has of tests that make mailboxes."""
+    outcomes = tmp_path_factory.mktemp("wink") / "outcomes.json"
+    plugins = ("-p", "suite_on_leasebeat", "-o", "addopts=", "--timeout=60", f"--leasebeat-outcomes={outcomes}")
+    done = environment.pytest(server.url, *plugins, *RUN, folder=environment.SUITE, timeout=280)
+    assert outcomes.exists(), done.stdout + done.stderr
+    return Outcomes(**json.loads(outcomes.read_text()), printed=done.stdout)
+
+
+def test_the_suite_passes_but_for_what_is_listed(suite: Outcomes) -> None:
+    failed = {test for test, outcome in suite.outcomes.items() if outcome != "passed"}
+    assert failed - set(NOT_ON_LEASEBEAT) == set(), suite.printed
+    assert set(NOT_ON_LEASEBEAT) - failed == set(), "these pass, and need not be listed"
+
+
+def test_the_suite_ran_on_leasebeat(suite: Outcomes) -> None:
+    passed = {test for test in suite.on_leasebeat if suite.outcomes[test] == "passed"}
+    assert len(passed) > 200
+    assert {test.partition("::")[0] for test in passed} == set(RUN)
+
+
+def test_no_test_that_makes_a_mailbox_is_forgotten(own_environment: None) -> None:  # noqa: ARG001 - must be there
+    named = {
+        str(path.relative_to(environment.SUITE))
+        for path in environment.SUITE.rglob("test_*.py")
+        if any(kind in path.read_text() for kind in ("InMemoryMailbox", "RedisMailbox"))
+    }
+    assert named == {*RUN, *LEFT_OUT}
+
+
+def test_the_mailbox_does_what_it_says(server: Server, own_environment: None) -> None:  # noqa: ARG001 - must be there
+    own = Path(environment.HERE / "mailbox_checks.py")
+    done = environment.pytest(server.url, "--timeout=120", own, folder=environment.HERE, timeout=280)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_without_a_python_that_the_package_runs_on_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match=r"Python 3\.13 or 3\.14 or 3\.12, and none was found"):
+        environment.find_python({"PATH": str(tmp_path), "HOME": str(tmp_path)})
+
+
+def test_a_python_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
+    _program(tmp_path / "shims" / "python3.13", status=127)
+    works = _program(tmp_path / ".pyenv" / "versions" / "3.13.0" / "bin" / "python", status=0)
+    assert environment.find_python({"PATH": str(tmp_path / "shims"), "HOME": str(tmp_path)}) == works
+
+
+def _program(path: Path, *, status: int) -> Path:
+    path.parent.mkdir(parents=True)
+    path.write_text(f"#!/bin/sh\nexit {status}\n")
+    path.chmod(0o755)
+    return path
