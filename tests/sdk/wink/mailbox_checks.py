@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import httpx
 import pytest
@@ -49,6 +49,9 @@ EXAMPLE = Path(__file__).parents[3] / "examples" / "weakincentives_worker.py"
 
 T = TypeVar("T")
 
+AnyMailbox: TypeAlias = LeasebeatMailbox[Any, Any]
+Make = Callable[..., AnyMailbox]
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -82,10 +85,22 @@ def name(client: Client) -> Iterator[str]:
 
 
 @pytest.fixture
-def mailbox(client: Client, name: str) -> Iterator[LeasebeatMailbox[Any, Any]]:
-    mailbox: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client)
-    yield mailbox
-    mailbox.close()
+def make(client: Client) -> Iterator[Make]:
+    """Make mailboxes by name; they are closed with the test."""
+    made: list[AnyMailbox] = []
+
+    def make(name: str, body_type: Any = None, **options: Any) -> AnyMailbox:
+        made.append(LeasebeatMailbox(name, client, body_type=body_type, **options))
+        return made[-1]
+
+    yield make
+    for mailbox in made:
+        mailbox.close()
+
+
+@pytest.fixture
+def mailbox(make: Make, name: str) -> AnyMailbox:
+    return make(name)
 
 
 def until(probe: Callable[[], T], timeout: float = 30.0) -> T:
@@ -97,7 +112,7 @@ def until(probe: Callable[[], T], timeout: float = 30.0) -> T:
     raise AssertionError(f"not true within {timeout} s")
 
 
-def receive_one(mailbox: LeasebeatMailbox[Any, Any], *, visibility_timeout: int = 30) -> "Message[Any, Any]":
+def receive_one(mailbox: AnyMailbox, *, visibility_timeout: int = 30) -> "Message[Any, Any]":
     (message,) = mailbox.receive(visibility_timeout=visibility_timeout, wait_time_seconds=30)
     return message
 
@@ -135,27 +150,23 @@ class EchoLoop(AgentLoop[Question, Answer]):
         return Prompt(template).bind(Content(request.text)), Session()
 
 
-def question_box(client: Client, name: str, **options: Any) -> "LeasebeatMailbox[Any, Any]":
-    return LeasebeatMailbox(name, client, body_type=AgentLoopRequest[Question], **options)
+QUESTIONS = AgentLoopRequest[Question]
+ANSWERS = AgentLoopResult[Answer]
 
 
-def answer_box(client: Client, name: str) -> "LeasebeatMailbox[Any, Any]":
-    return LeasebeatMailbox(f"{name}-replies", client, body_type=AgentLoopResult[Answer])
-
-
-def test_an_agent_loop_answers_by_the_name_of_the_mailbox_for_replies(client: Client, name: str) -> None:
-    requests, replies = question_box(client, name), answer_box(client, name)
+def test_an_agent_loop_answers_by_the_name_of_the_mailbox_for_replies(make: Make, client: Client, name: str) -> None:
+    requests, replies = make(name, QUESTIONS), make(f"{name}-replies", ANSWERS)
     request = AgentLoopRequest(request=Question("What is a lease?"))
     sent = requests.send(request, reply_to=replies)
-    EchoLoop(adapter=Echo(), requests=question_box(client, name)).run(max_iterations=1)
+    EchoLoop(adapter=Echo(), requests=make(name, QUESTIONS)).run(max_iterations=1)
     reply = receive_one(replies)
     assert (reply.body.request_id, reply.body.output) == (request.request_id, Answer("What is a lease?"))
     assert client.get_message(sent).status == "completed"
     assert requests.approximate_count() == 0
 
 
-def test_a_loop_that_beats_keeps_its_message_beyond_the_timeout(client: Client, name: str) -> None:
-    requests, replies = question_box(client, name, extension=3), answer_box(client, name)
+def test_a_loop_that_beats_keeps_its_message_beyond_the_timeout(make: Make, client: Client, name: str) -> None:
+    requests, replies = make(name, QUESTIONS, extension=3), make(f"{name}-replies", ANSWERS)
     sent = requests.send(AgentLoopRequest(request=Question("long")), reply_to=replies)
     config = AgentLoopConfig(lease_extender=LeaseExtenderConfig(interval=0.2, extension=3))
     EchoLoop(adapter=Echo(work=4.5), requests=requests, config=config).run(max_iterations=1, visibility_timeout=3)
@@ -164,9 +175,9 @@ def test_a_loop_that_beats_keeps_its_message_beyond_the_timeout(client: Client, 
     assert (message.status, message.generation) == ("completed", 1)
 
 
-def test_what_fails_too_often_ends_as_a_dead_letter_of_the_package(client: Client, name: str) -> None:
-    requests = question_box(client, name)
-    dead: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(f"{name}-dead", client, body_type=DeadLetter[AgentLoopRequest[Question]])
+def test_what_fails_too_often_ends_as_a_dead_letter_of_the_package(make: Make, name: str) -> None:
+    requests = make(name, QUESTIONS)
+    dead = make(f"{name}-dead", DeadLetter[AgentLoopRequest[Question]])
     requests.send(AgentLoopRequest(request=Question("poison")))
     receive_one(requests).nack()
     policy = DLQPolicy(mailbox=dead, max_delivery_count=2)
@@ -176,19 +187,19 @@ def test_what_fails_too_often_ends_as_a_dead_letter_of_the_package(client: Clien
     assert requests.approximate_count() == 0
 
 
-def test_an_eval_loop_scores_samples(client: Client, name: str) -> None:
-    requests: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client, body_type=EvalRequest[Question, str])
-    results: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(f"{name}-replies", client, body_type=EvalResult)
+def test_an_eval_loop_scores_samples(make: Make, name: str) -> None:
+    requests = make(name, EvalRequest[Question, str])
+    results = make(f"{name}-replies", EvalResult)
     for number, expected in enumerate(("right", "wrong")):
         requests.send(EvalRequest(sample=Sample(str(number), Question("right"), expected), experiment=BASELINE), reply_to=results)
-    agent = EchoLoop(adapter=Echo(), requests=question_box(client, f"{name}-unused"))
+    agent = EchoLoop(adapter=Echo(), requests=make(f"{name}-unused", QUESTIONS))
     EvalLoop(loop=agent, evaluator=lambda output, expected: exact_match(output.text, expected), requests=requests).run(max_iterations=2)
     scores = {result.body.sample_id: result.body.score.passed for result in (receive_one(results), receive_one(results))}
     assert scores == {"0": True, "1": False}
 
 
-def test_an_operator_who_drains_the_worker_ends_the_loop(client: Client, name: str) -> None:
-    requests = question_box(client, name, worker_id=f"{name}-worker")
+def test_an_operator_who_drains_the_worker_ends_the_loop(make: Make, client: Client, name: str) -> None:
+    requests = make(name, QUESTIONS, worker_id=f"{name}-worker")
     loop = EchoLoop(adapter=Echo(), requests=requests)
     thread = threading.Thread(target=loop.run)
     thread.start()
@@ -199,12 +210,12 @@ def test_an_operator_who_drains_the_worker_ends_the_loop(client: Client, name: s
     assert requests.closed
 
 
-def test_the_example_replies_and_ends_on_sigterm(client: Client, name: str) -> None:
+def test_the_example_replies_and_ends_on_sigterm(make: Make, name: str) -> None:
     sys.path.insert(0, str(EXAMPLE.parent))
     from weakincentives_worker import File, Study  # noqa: PLC0415 - runs on the package's Python only
 
-    requests: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client)
-    replies: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(f"{name}-replies", client, body_type=Study)
+    requests = make(name)
+    replies = make(f"{name}-replies", Study)
     with subprocess.Popen([sys.executable, EXAMPLE, URL, name]) as worker:
         requests.send(File(str(EXAMPLE)), reply_to=replies)
         assert receive_one(replies).body == Study(str(EXAMPLE), definitions=5)
@@ -215,12 +226,12 @@ def test_the_example_replies_and_ends_on_sigterm(client: Client, name: str) -> N
 # --- deliveries
 
 
-def test_it_is_a_mailbox(mailbox: LeasebeatMailbox[Any, Any], name: str) -> None:
+def test_it_is_a_mailbox(mailbox: AnyMailbox, name: str) -> None:
     assert isinstance(mailbox, Mailbox)
     assert (mailbox.name, mailbox.closed, repr(mailbox)) == (name, False, f"LeasebeatMailbox(name={name!r})")
 
 
-def test_a_handle_names_the_delivery_and_is_no_receipt(mailbox: LeasebeatMailbox[Any, Any], client: Client) -> None:
+def test_a_handle_names_the_delivery_and_is_no_receipt(mailbox: AnyMailbox, client: Client) -> None:
     sent = mailbox.send({"text": "hello"})
     first = receive_one(mailbox)
     first.nack()
@@ -230,7 +241,7 @@ def test_a_handle_names_the_delivery_and_is_no_receipt(mailbox: LeasebeatMailbox
     assert second.enqueued_at == client.get_message(sent).created_at
 
 
-def test_a_delivery_is_settled_once(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_a_delivery_is_settled_once(mailbox: AnyMailbox) -> None:
     mailbox.send(1)
     message = receive_one(mailbox)
     message.acknowledge()
@@ -239,7 +250,7 @@ def test_a_delivery_is_settled_once(mailbox: LeasebeatMailbox[Any, Any]) -> None
             settle()
 
 
-def test_a_nack_may_wait(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_a_nack_may_wait(mailbox: AnyMailbox) -> None:
     mailbox.send(1)
     nacked_at = time.monotonic()
     receive_one(mailbox).nack(visibility_timeout=1)
@@ -247,7 +258,7 @@ def test_a_nack_may_wait(mailbox: LeasebeatMailbox[Any, Any]) -> None:
     assert time.monotonic() - nacked_at >= 1
 
 
-def test_an_ack_after_the_timeout_counts_while_nobody_else_has_received(mailbox: LeasebeatMailbox[Any, Any], client: Client) -> None:
+def test_an_ack_after_the_timeout_counts_while_nobody_else_has_received(mailbox: AnyMailbox, client: Client) -> None:
     sent = mailbox.send(1)
     message = receive_one(mailbox, visibility_timeout=0)
     until(lambda: client.get_message(sent).status == "pending")
@@ -255,7 +266,7 @@ def test_an_ack_after_the_timeout_counts_while_nobody_else_has_received(mailbox:
     assert client.get_message(sent).status == "completed"
 
 
-def test_an_ack_after_the_next_delivery_is_refused(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_an_ack_after_the_next_delivery_is_refused(mailbox: AnyMailbox) -> None:
     mailbox.send(1)
     first = receive_one(mailbox, visibility_timeout=0)
     second = receive_one(mailbox)
@@ -265,7 +276,7 @@ def test_an_ack_after_the_next_delivery_is_refused(mailbox: LeasebeatMailbox[Any
     assert mailbox.approximate_count() == 0
 
 
-def test_every_extension_takes_effect(mailbox: LeasebeatMailbox[Any, Any], client: Client, name: str) -> None:
+def test_every_extension_takes_effect(mailbox: AnyMailbox, client: Client, name: str) -> None:
     mailbox.send(1)
     message = receive_one(mailbox, visibility_timeout=5)
     for _ in range(3):
@@ -274,7 +285,7 @@ def test_every_extension_takes_effect(mailbox: LeasebeatMailbox[Any, Any], clien
         assert lease.expires_in > 200
 
 
-def test_an_extension_by_nothing_makes_the_message_visible(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_an_extension_by_nothing_makes_the_message_visible(mailbox: AnyMailbox) -> None:
     mailbox.send(1)
     first = receive_one(mailbox)
     first.extend_visibility(0)
@@ -284,9 +295,9 @@ def test_an_extension_by_nothing_makes_the_message_visible(mailbox: LeasebeatMai
         first.acknowledge()
 
 
-def test_a_queue_that_extends_less_far_says_so(client: Client, name: str) -> None:
+def test_a_queue_that_extends_less_far_says_so(make: Make, client: Client, name: str) -> None:
     made = client.put_queue(name, extension=40, beat_interval=5, max_attempts=7)
-    mailbox: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client)
+    mailbox = make(name)
     mailbox.send(1)
     message = receive_one(mailbox, visibility_timeout=1)
     with pytest.raises(InvalidParameterError, match="extended by 40 s, not by 60"):
@@ -298,7 +309,7 @@ def test_a_queue_that_extends_less_far_says_so(client: Client, name: str) -> Non
 # --- the whole queue
 
 
-def test_a_purge_removes_what_is_visible_and_what_is_not(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_a_purge_removes_what_is_visible_and_what_is_not(mailbox: AnyMailbox) -> None:
     for number in range(4):
         mailbox.send(number)
     received = receive_one(mailbox)
@@ -310,15 +321,15 @@ def test_a_purge_removes_what_is_visible_and_what_is_not(mailbox: LeasebeatMailb
         received.acknowledge()
 
 
-def test_many_messages_are_counted_in_the_background(mailbox: LeasebeatMailbox[Any, Any], client: Client, name: str) -> None:
+def test_many_messages_are_counted_in_the_background(mailbox: AnyMailbox, client: Client, name: str) -> None:
     assert mailbox.approximate_count() == 0
     client.send_many(name, [NewMessage(number) for number in range(250)])
     assert mailbox.approximate_count() >= 100
     until(lambda: mailbox.approximate_count() == 250, timeout=60)
 
 
-def test_a_mailbox_may_be_full(client: Client, name: str) -> None:
-    mailbox: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client, max_size=1)
+def test_a_mailbox_may_be_full(make: Make, name: str) -> None:
+    mailbox = make(name, max_size=1)
     mailbox.send(1)
     message = receive_one(mailbox)
     with pytest.raises(MailboxFullError):
@@ -331,34 +342,34 @@ def test_a_mailbox_may_be_full(client: Client, name: str) -> None:
 
 
 @pytest.mark.parametrize("body", [object(), float("nan"), {1j: 1}, "\0", "x" * 300_000], ids=["object", "NaN", "key", "NUL", "large"])
-def test_a_body_that_cannot_be_stored_is_refused(mailbox: LeasebeatMailbox[Any, Any], body: object) -> None:
+def test_a_body_that_cannot_be_stored_is_refused(mailbox: AnyMailbox, body: object) -> None:
     with pytest.raises(SerializationError):
         mailbox.send(body)
     assert mailbox.approximate_count() == 0
 
 
-def test_a_body_that_cannot_be_read_keeps_nothing_else_from_being_received(client: Client, name: str) -> None:
-    raw: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client)
+def test_a_body_that_cannot_be_read_keeps_nothing_else_from_being_received(make: Make, name: str) -> None:
+    raw = make(name)
     for body in ({"text": "before"}, {"unknown": 1}, {"text": "after"}):
         raw.send(body)
-    mailbox: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client, body_type=Question)
+    mailbox = make(name, Question)
     with pytest.raises(SerializationError, match="text"):
         mailbox.receive(max_messages=10)
     messages = mailbox.receive(max_messages=10)
     assert [(message.body, message.delivery_count) for message in messages] == [(Question("before"), 1), (Question("after"), 1)]
 
 
-def test_a_plain_type_takes_the_json_value(client: Client, name: str) -> None:
-    mailbox: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client, body_type=Path)
-    client_side: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client)
-    client_side.send("/tmp/a")
+def test_a_plain_type_takes_the_json_value(make: Make, name: str) -> None:
+    mailbox = make(name, Path)
+    writer = make(name)
+    writer.send("/tmp/a")
     assert receive_one(mailbox).body == Path("/tmp/a")
 
 
 # --- replies
 
 
-def test_a_reply_needs_a_mailbox(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_a_reply_needs_a_mailbox(mailbox: AnyMailbox) -> None:
     mailbox.send(1)
     with pytest.raises(ReplyNotAvailableError):
         receive_one(mailbox).reply(2)
@@ -367,7 +378,7 @@ def test_a_reply_needs_a_mailbox(mailbox: LeasebeatMailbox[Any, Any]) -> None:
 # --- close
 
 
-def test_close_wakes_everybody_who_waits_and_loses_nothing(mailbox: LeasebeatMailbox[Any, Any], client: Client, name: str) -> None:
+def test_close_wakes_everybody_who_waits_and_loses_nothing(mailbox: AnyMailbox, make: Make, name: str) -> None:
     received: list[Any] = []
     threads = [threading.Thread(target=lambda: received.append(mailbox.receive(wait_time_seconds=600))) for _ in range(3)]
     for thread in threads:
@@ -379,11 +390,11 @@ def test_close_wakes_everybody_who_waits_and_loses_nothing(mailbox: LeasebeatMai
     assert received == [[], [], []]
     assert mailbox.receive(wait_time_seconds=600) == []
     mailbox.send("later")
-    other: LeasebeatMailbox[Any, Any] = LeasebeatMailbox(name, client)
+    other = make(name)
     assert receive_one(other).delivery_count == 1
 
 
-def test_what_was_received_before_close_can_be_settled(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_what_was_received_before_close_can_be_settled(mailbox: AnyMailbox) -> None:
     mailbox.send(1)
     message = receive_one(mailbox)
     mailbox.close()
@@ -392,7 +403,7 @@ def test_what_was_received_before_close_can_be_settled(mailbox: LeasebeatMailbox
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_child_receives_by_itself(mailbox: LeasebeatMailbox[Any, Any]) -> None:
+def test_a_forked_child_receives_by_itself(mailbox: AnyMailbox) -> None:
     mailbox.send("parent's")
     receive_one(mailbox).acknowledge()
     mailbox.send("child's")
@@ -411,7 +422,7 @@ def test_a_forked_child_receives_by_itself(mailbox: LeasebeatMailbox[Any, Any]) 
 
 
 @pytest.fixture
-def nowhere() -> Iterator[LeasebeatMailbox[Any, Any]]:
+def nowhere() -> Iterator[AnyMailbox]:
     """A mailbox whose service is not there."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # bound and not listening: whoever connects is refused
@@ -432,7 +443,7 @@ CALLS = pytest.mark.parametrize(
 
 
 @CALLS
-def test_a_service_that_is_not_there(nowhere: LeasebeatMailbox[Any, Any], call: Callable[[Any], object]) -> None:
+def test_a_service_that_is_not_there(nowhere: AnyMailbox, call: Callable[[Any], object]) -> None:
     with pytest.raises(MailboxConnectionError):
         call(nowhere)
 
@@ -444,6 +455,6 @@ def test_a_name_that_no_queue_may_have(client: Client, call: Callable[[Any], obj
 
 
 @pytest.mark.parametrize("times", [{"visibility_timeout": -1}, {"visibility_timeout": 43_201}, {"wait_time_seconds": -1}])
-def test_times_out_of_range(mailbox: LeasebeatMailbox[Any, Any], times: dict[str, int]) -> None:
+def test_times_out_of_range(mailbox: AnyMailbox, times: dict[str, int]) -> None:
     with pytest.raises(InvalidParameterError):
         mailbox.receive(**times)

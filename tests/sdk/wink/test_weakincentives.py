@@ -1,6 +1,7 @@
 """The bridge to the package `weakincentives`, with a real server, on a Python that the package runs on."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -62,8 +63,9 @@ def test_no_test_that_makes_a_mailbox_is_forgotten(own_environment: None) -> Non
 
 
 def test_the_mailbox_does_what_it_says(server: Server, own_environment: None) -> None:  # noqa: ARG001 - must be there
-    own = Path(environment.HERE / "mailbox_checks.py")
-    done = environment.pytest(server.url, "--timeout=120", own, folder=environment.HERE, timeout=280)
+    on_its_own = ("-c", os.devnull, "--noconftest", f"--rootdir={environment.HERE}")
+    options = (*on_its_own, "-W", "error", "--timeout=120")
+    done = environment.pytest(server.url, *options, "mailbox_checks.py", folder=environment.HERE, timeout=280)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
