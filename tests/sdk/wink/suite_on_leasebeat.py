@@ -11,8 +11,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeVar
 
+import hypothesis
 import pytest
 import weakincentives.contrib.mailbox
 import weakincentives.runtime.mailbox
@@ -28,6 +29,10 @@ OUTCOMES: dict[str, str] = {}
 ON_LEASEBEAT: set[str] = set()
 REPLIES: dict[str, Mailbox[Any, None]] = {}
 """The mailboxes for replies by name: the suite's mailboxes in memory hand on the very object."""
+
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def note_mailbox() -> None:
@@ -49,7 +54,7 @@ def type_of(body: Any) -> Any:
             return type(body)
 
 
-class MailboxInMemory(LeasebeatMailbox[Any, Any]):
+class MailboxInMemory(LeasebeatMailbox[T, R]):
     """What the suite makes as an `InMemoryMailbox`: each has messages of its own, whatever its name."""
 
     def __init__(self, name: str = "default", max_size: int | None = None) -> None:
@@ -86,7 +91,7 @@ class Redis:
         pass
 
 
-class MailboxInRedis(LeasebeatMailbox[Any, Any]):
+class MailboxInRedis(LeasebeatMailbox[T, R]):
     """What the suite makes as a `RedisMailbox`. Its tests settle deliveries by message id and handle, too."""
 
     def __init__(self, name: str, client: Redis, *, reaper_interval: float = 1.0, **options: Any) -> None:
@@ -126,9 +131,13 @@ def put_in_place() -> None:
             module.InMemoryMailbox = MailboxInMemory  # type: ignore[attr-defined]
     weakincentives.contrib.mailbox.RedisMailbox = MailboxInRedis
     weakincentives.contrib.mailbox.RedisMailboxFactory = MailboxInRedisFactory
+    forgotten = ModuleType("digests")  # the suite's conftest imports a subpackage that the distributions leave out
+    forgotten.WorkspaceDigest = type("WorkspaceDigest", (), {})  # type: ignore[attr-defined]
+    provide("weakincentives.contrib.tools", digests=forgotten)
     provide("redis", Redis=Redis)
     provide(
         "redis_utils",
+        REDIS_CLUSTER_TESTS_ENABLED=True,
         is_redis_available=lambda: True,
         skip_if_no_redis=lambda: "",
         redis_standalone=redis_for_one_test,
@@ -156,3 +165,5 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 put_in_place()
+hypothesis.settings.register_profile("same-every-time", derandomize=True)
+hypothesis.settings.load_profile("same-every-time")

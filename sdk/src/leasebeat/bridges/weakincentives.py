@@ -14,8 +14,8 @@ It does what `weakincentives.runtime.mailbox.Mailbox` says. What users of that p
 - `receive` returns as soon as there is a message, and does not wait for `max_messages`. A `visibility_timeout` of 0 is 10 ms.
 - `delivery_count` counts deliveries that reached somebody. What a closing mailbox gives back is not counted.
 - A message that returns keeps its place by age. After 1,000,000 deliveries it is given up.
-- `approximate_count` is exact for up to 100 messages in each state. Beyond that it comes from a count that the service makes in the
-  background, about every 10 s.
+- `approximate_count` is exact while there are few messages. Above 1,000 it is what the service has counted in the background, about
+  10 s ago.
 - `max_size` is compared with `approximate_count` before each send, so several senders at once may pass it.
 - `purge` cancels what others have received, one by one. They get a `ReceiptHandleExpiredError`.
 - A body is at most 256 KiB of JSON; a larger one is a `SerializationError`. Of a batch in which one body cannot be read, the others
@@ -32,6 +32,7 @@ import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from typing import Any, Generic, TypeVar, get_origin
 
 from weakincentives.runtime.mailbox import (
@@ -55,6 +56,7 @@ from leasebeat._errors import ConflictError, InvalidRequestError, LeasebeatError
 from leasebeat._fork import reset_in_child
 from leasebeat._leases import Lease, Leases
 from leasebeat._version import __version__
+from leasebeat._wire import Page
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -70,8 +72,8 @@ MAX_ATTEMPTS = 1_000_000
 MAX_LEASE_S = 31_536_000.0
 
 UNFINISHED = ("scheduled", "pending", "in_progress")
-COUNTED = 100  # messages of one state; listing them brings their bodies, too
-PAGE = 1000
+EXACT = 1000  # up to so many messages are counted one by one
+PAGE = 100  # of messages, which come with their bodies
 
 REPLY_TO = "reply_to"
 """The header that names the mailbox for replies."""
@@ -215,12 +217,13 @@ class LeasebeatMailbox(Generic[T, R]):
             raise SerializationError(f"the body cannot be sent: {error}") from error
 
     def _count(self) -> int:
-        pages = [self._client.list_messages(self._name, status=status, limit=COUNTED) for status in UNFINISHED]
-        listed = sum(len(page.items) for page in pages)
-        if all(page.next_cursor is None for page in pages):
-            return listed
         figures = self._client.get_queue(self._name).figures
-        return listed if figures is None else max(listed, figures.scheduled + figures.pending + figures.in_progress)
+        counted = 0 if figures is None else figures.scheduled + figures.pending + figures.in_progress
+        return counted if counted > EXACT else sum(self._count_exactly(status) for status in UNFINISHED)
+
+    def _count_exactly(self, status: str) -> int:
+        messages = _listed(partial(self._client.list_messages, self._name, status=status, limit=PAGE))
+        return sum(1 for _ in islice(messages, EXACT))
 
     def _purge_ready(self) -> int:
         purge = partial(self._client.purge_queue, self._name)
@@ -233,18 +236,11 @@ class LeasebeatMailbox(Generic[T, R]):
 
     def _cancel_leased(self) -> int:
         cancelled = 0
-        for message_id in self._leased_ids():
+        for lease in _listed(partial(self._client.list_leases, queue=self._name, limit=PAGE)):
             with suppress(ConflictError, NotFoundError):  # finished meanwhile
-                self._client.cancel_message(message_id)
+                self._client.cancel_message(lease.message_id)
                 cancelled += 1
         return cancelled
-
-    def _leased_ids(self) -> Iterator[str]:
-        page = self._client.list_leases(queue=self._name, limit=PAGE)
-        yield from (lease.message_id for lease in page.items)
-        while page.next_cursor is not None:
-            page = self._client.list_leases(queue=self._name, limit=PAGE, cursor=page.next_cursor)
-            yield from (lease.message_id for lease in page.items)
 
     # --- deliveries
 
@@ -430,3 +426,12 @@ def _errors_of_the_package() -> Generator[None, None, None]:
         raise InvalidParameterError(str(error)) from error
     except LeasebeatError as error:
         raise MailboxConnectionError(str(error)) from error
+
+
+def _listed(get: Callable[..., Page[V]]) -> Iterator[V]:
+    """Go through a list page by page, as far as is asked for."""
+    page = get()
+    yield from page.items
+    while page.next_cursor is not None:
+        page = get(cursor=page.next_cursor)
+        yield from page.items
