@@ -1,11 +1,11 @@
-"""Bridges to agent frameworks: work that they do beats for its lease, and stops once the lease is lost.
+"""Bridges to agent frameworks: work that they do beats for its lease, and stops once the lease is lost. `weakincentives` is a mailbox.
 
 One module per framework, each with its extra: `pip install leasebeat[claude-agent-sdk]`, `[openai-agents]`, `[langchain]`.
 
 Every event that the framework tells is a beat: the start and the end of a tool, of a model's turn and of an agent, and each
 streamed token. A tool that takes long tells nothing meanwhile, so it beats itself, or the queue's leases last longer than it does.
 
-All of them take a `Context` or a `Heartbeat`:
+These take a `Context` or a `Heartbeat`:
 
 - With the `Context` of a `Worker`'s handler, each beat reports how many events there were as the progress, so it extends also in
   a queue with `progress_required`. Make one bridge per lease, and use it for all runs under that lease.
