@@ -25,17 +25,21 @@ class Child:
 
     Attributes:
         process: The program. It leads its process group.
-        told_to_end: Whether it was told to end: its exit says nothing of its work then.
+        told_to_end: Whether it was told to end: its exit says nothing of its work then. Settled once `wait` has returned.
     """
 
-    def __init__(self, process: "subprocess.Popen[bytes]", context: Context, *, grace: float, drain_timeout: float) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", context: Context, guard: Guard, *, grace: float, drain_timeout: float) -> None:
         self.process = process
         self.told_to_end = False
         self._context = context
+        self._guard = guard
+        self._guard.watch(process.pid)
         self._grace = grace
         self._drain_timeout = drain_timeout
         self._stop_at: float | None = None
         self._kill_at = 0.0
+        self._lock = threading.Lock()
+        self._gone = False
 
     def mind(self, now: float) -> None:
         """Tell the group to end if the lease is lost, or if a stop has left it all its time; kill it if it does not."""
@@ -50,22 +54,31 @@ class Child:
     def wait(self) -> int:
         """Wait until the program has exited, and end what is left of its group. Returns its status, negative for a signal."""
         status = self.process.wait()
-        while self.told_to_end and time.monotonic() < self._kill_at and self._signal(0):
-            time.sleep(TICK_S)  # the others have their grace too
-        self._signal(signal.SIGKILL)
+        while self._others_have_time():
+            time.sleep(TICK_S)
+        self.leave_nobody()
         return status
 
     def leave_nobody(self) -> None:
-        """End what is left of the group now."""
-        self._signal(signal.SIGKILL)
+        """End what is left of the group now. From then on its number may be somebody else's."""
+        with self._lock:
+            self._signal(signal.SIGKILL)
         self.process.wait()
+        with self._lock:
+            self._gone = True
+        self._guard.forget(self.process.pid)
 
     def _end(self, now: float) -> None:
-        if not self.told_to_end:
-            self.told_to_end, self._kill_at = True, now + self._grace
-            self._signal(signal.SIGTERM)
-        elif now >= self._kill_at:
-            self._signal(signal.SIGKILL)
+        with self._lock:
+            if not self.told_to_end:
+                self.told_to_end, self._kill_at = self._signal(signal.SIGTERM), now + self._grace
+            elif now >= self._kill_at:
+                self._signal(signal.SIGKILL)
+
+    def _others_have_time(self) -> bool:
+        """Whether somebody else of a group that was told to end still has its grace."""
+        with self._lock:
+            return self.told_to_end and time.monotonic() < self._kill_at and self._signal(0)
 
     def _beat(self) -> None:
         """Keep the lease while the program ends, so that it can be given back, which does not count as an attempt."""
@@ -73,7 +86,9 @@ class Child:
             self._context.beat()
 
     def _signal(self, number: int) -> bool:
-        """Whether there is anybody who got it."""
+        """Signal the group. Returns whether there was anybody."""
+        if self._gone:
+            return False
         try:
             os.killpg(self.process.pid, number)
         except (ProcessLookupError, PermissionError):
@@ -116,8 +131,7 @@ class Children:
             env=environment,
             process_group=0,
         )
-        self._guard.watch(process.pid)
-        child = Child(process, context, grace=self._grace, drain_timeout=self._drain_timeout)
+        child = Child(process, context, self._guard, grace=self._grace, drain_timeout=self._drain_timeout)
         with self._changed:
             self._running.add(child)
         self._ticker.wake()
@@ -125,7 +139,6 @@ class Children:
             yield child
         finally:
             child.leave_nobody()
-            self._guard.forget(process.pid)
             self._remove(child)
         if child.told_to_end and not (self._running or context.lost.is_set()):
             self._on_drained()

@@ -1,7 +1,7 @@
 """`leasebeat work`."""
 
 import logging
-import resource
+import os
 import shutil
 from typing import Annotated
 
@@ -49,6 +49,8 @@ def work(
     more messages; programs have --drain-timeout to finish, are then ended in the same way, and their messages are given back. What is left
     of a program's group when it exits is killed, as are all programs when the worker itself is killed.
     """
+    if os.name != "posix":
+        raise typer.BadParameter("work needs process groups, which only POSIX systems have")
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"there is no program {command[0]!r}")
     _check_open_files(concurrency)
@@ -69,9 +71,9 @@ def work(
 
 def _check_open_files(concurrency: int) -> None:
     """Refuse now what would fail messages later for want of pipes. The limit is not raised, as programs would inherit that."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = os.sysconf("SC_OPEN_MAX")
     needed = FILES_OF_OUR_OWN + FILES_PER_PROGRAM * concurrency
-    if limit != resource.RLIM_INFINITY and needed > limit:
+    if 0 < limit < needed:
         raise typer.BadParameter(f"a concurrency of {concurrency} needs {needed} open files, and {limit} are allowed: see ulimit -n")
 
 
