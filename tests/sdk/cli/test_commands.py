@@ -26,8 +26,9 @@ def test_a_message_from_send_to_ack(command: Command, client: Client, queue: str
 
 
 def test_what_a_message_may_have(command: Command, client: Client, queue: str) -> None:
-    options = "--priority=5 --fairness-key=a --work-type=w --task-id=t --max-attempts=9 --header=lang=en --header=sum=1=1".split()
-    (sent,) = command.json("send", queue, *options, "--dedup-key=d", given="[1, null]")
+    labels = ("--priority=5", "--fairness-key=a", "--work-type=w", "--task-id=t", "--max-attempts=9")
+    headers = ("--header=lang=en", "--header=sum=1=1")
+    (sent,) = command.json("send", queue, *labels, *headers, "--dedup-key=d", given="[1, null]")
     message = client.get_message(sent["id"])
     assert (message.body, message.headers, message.priority) == ([1, None], {"lang": "en", "sum": "1=1"}, 5)
     assert (message.fairness_key, message.work_type, message.task_id, message.max_attempts) == ("a", "w", "t", 9)
@@ -152,6 +153,8 @@ def test_help_and_version(command: Command) -> None:
 @pytest.mark.parametrize("missing", ["typer", "rich"])
 def test_without_its_extra_it_says_what_to_install(command: Command, missing: str) -> None:
     program = f"import sys; sys.modules[{missing!r}] = None; from leasebeat.cli import main; main()"
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=command.environment(), timeout=60, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, env=command.environment(), timeout=60, check=False
+    )
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == "leasebeat: the command line needs its extra: pip install 'leasebeat[cli]'\n"

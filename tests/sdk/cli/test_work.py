@@ -249,9 +249,7 @@ def test_what_is_left_of_its_group_when_it_exits_is_killed(client: Client, queue
     until_gone(read_pid(tmp_path / "left"))
 
 
-def test_who_has_left_the_group_and_holds_its_output_open_is_not_waited_for(
-    client: Client, queue: str, work: Work, tmp_path: Path
-) -> None:
+def test_who_has_left_the_group_and_holds_its_output_open_is_not_waited_for(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
     sent = client.send(queue, 1)
     work(f"setsid sh -c 'echo $$ >{tmp_path}/left; exec sleep 600' & while [ ! -s {tmp_path}/left ]; do sleep 0.05; done; echo 1")
     try:
@@ -295,7 +293,7 @@ def test_a_program_that_does_not_end_when_told_is_killed_with_its_group(
     client.put_queue(short_queue, visibility_timeout=2, extension=2, beat_interval=0, max_attempts=1)
     client.send(short_queue, 1)
     work(script, "--grace", "1")
-    until(lambda: (tmp_path / "told").exists(), timeout=TIMEOUT_S)
+    until((tmp_path / "told").exists, timeout=TIMEOUT_S)
     assert is_alive(read_pid(tmp_path / "pid")), "it has its grace"
     until_gone(read_pid(tmp_path / "pid"), read_pid(tmp_path / "other"))
 

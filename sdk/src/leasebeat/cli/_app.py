@@ -31,7 +31,8 @@ def _show_version(asked: bool) -> None:
 
 @app.callback()
 def _options(
-    *, _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False
+    *,
+    _version: Annotated[bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")] = False,
 ) -> None:
     """Take the options that belong to no command."""
 

@@ -1,15 +1,14 @@
 """`Children`: the programs that run, each in a process group of its own, and who ends them when."""
 
 import contextlib
+import math
 import os
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from types import TracebackType
-from typing import Self
+from contextlib import contextmanager
 
 from leasebeat._context import Context
 from leasebeat._errors import LeaseLostError
@@ -99,21 +98,36 @@ class Child:
 class Children:
     """Starts programs, and sees to it that none outlives its lease, its worker's stop, or its worker."""
 
-    def __init__(self, *, grace: float, drain_timeout: float, on_drained: Callable[[], None]) -> None:
-        """Nothing starts before the `with` block.
+    _guard: Guard
+    _on_drained: Callable[[], None]
+
+    def __init__(self, *, grace: float, drain_timeout: float) -> None:
+        """Decide how much time programs have.
 
         Args:
             grace: Seconds between SIGTERM and SIGKILL.
-            drain_timeout: Seconds that programs have to finish once their worker stops.
-            on_drained: Called when a stop has ended the last one.
+            drain_timeout: Seconds to finish once their worker stops.
         """
         self._grace = grace
         self._drain_timeout = drain_timeout
-        self._on_drained = on_drained
         self._changed = threading.Condition()
         self._running: set[Child] = set()
         self._ticker = Ticker("leasebeat-children", self._mind_all)
-        self._open = ExitStack()
+
+    @contextmanager
+    def minded(self, on_drained: Callable[[], None]) -> Iterator[None]:
+        """Mind what is started in the block. None of it outlives the block.
+
+        Args:
+            on_drained: Called when a stop has ended the last program that did not finish.
+        """
+        self._on_drained = on_drained
+        with Guard() as self._guard:
+            try:
+                yield
+            finally:
+                self._wait_for_all()
+                self._ticker.close()
 
     @contextmanager
     def start(self, command: Sequence[str], environment: Mapping[str, str], context: Context) -> Iterator[Child]:
@@ -122,7 +136,7 @@ class Children:
         Raises:
             OSError: If it cannot be started.
         """
-        process = subprocess.Popen(
+        process = subprocess.Popen(  # noqa: S603 - to run what it is told is what this is for
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -154,15 +168,9 @@ class Children:
         now = time.monotonic()
         for child in running:
             child.mind(now)
-        return now + TICK_S if running else float("inf")
+        return now + TICK_S if running else math.inf
 
-    def __enter__(self) -> Self:
-        self._guard = self._open.enter_context(Guard())
-        self._open.callback(self._ticker.close)
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def _wait_for_all(self) -> None:
         """Wait for who is still in its grace, as after a stop in a hurry. Whoever is left then, the guard kills."""
-        with self._open, self._changed:
+        with self._changed:
             self._changed.wait_for(lambda: not self._running, self._grace + KILL_TIMEOUT_S)
-

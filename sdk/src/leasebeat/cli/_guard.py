@@ -21,7 +21,7 @@ class Guard:
     def __init__(self) -> None:
         """Start the guard, in a session of its own: what is meant for the worker's group must not end it."""
         self._lock = threading.Lock()
-        self._process = subprocess.Popen(
+        self._process = subprocess.Popen(  # noqa: S603 - it is this file
             [sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, bufsize=0, start_new_session=True
         )
         self._input = cast("IO[bytes]", self._process.stdin)

@@ -31,7 +31,9 @@ def send(
     work_type: Annotated[str | None, typer.Option(help="What kind of work it is.")] = None,
     task_id: Annotated[str | None, typer.Option(help="The larger task that it is part of.")] = None,
     max_attempts: Annotated[int | None, typer.Option(help="Its own limit of attempts, in place of the queue's.")] = None,
-    dedup_key: Annotated[str | None, typer.Option(help="While a message with this key is kept in the queue, it is returned instead.")] = None,
+    dedup_key: Annotated[
+        str | None, typer.Option(help="While a message with this key is kept in the queue, it is returned instead.")
+    ] = None,
     header: Annotated[list[str] | None, typer.Option(metavar="NAME=VALUE", help="For the worker. May be repeated.")] = None,
     idempotency_key: Annotated[
         str | None,

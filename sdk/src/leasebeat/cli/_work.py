@@ -55,17 +55,17 @@ def work(
         raise typer.BadParameter(f"there is no program {command[0]!r}")
     _check_open_files(concurrency)
     _log_to_standard_error()
-    with Children(grace=grace, drain_timeout=drain_timeout, on_drained=lambda: worker.stop()) as children:
-        program = Program(command=command, children=children, url=url, raw=raw, quiet=quiet, pass_receipt=pass_receipt)
-        worker = Worker(
-            url,
-            [queue, *(more_queues or ())],
-            program,
-            worker_id=worker_id,
-            concurrency=concurrency,
-            visibility_timeout=visibility_timeout,
-            drain_timeout=drain_timeout + grace + KILL_TIMEOUT_S,
-        )
+    children = Children(grace=grace, drain_timeout=drain_timeout)
+    worker = Worker(
+        url,
+        [queue, *(more_queues or ())],
+        Program(command=command, children=children, url=url, raw=raw, quiet=quiet, pass_receipt=pass_receipt),
+        worker_id=worker_id,
+        concurrency=concurrency,
+        visibility_timeout=visibility_timeout,
+        drain_timeout=drain_timeout + grace + KILL_TIMEOUT_S,
+    )
+    with children.minded(on_drained=worker.stop):
         worker.run()
 
 
