@@ -76,11 +76,8 @@ def stop(process: "subprocess.Popen[bytes]", number: int = signal.SIGTERM) -> in
 def finished(client: Client, message_id: str) -> Message:
     """Wait for a message's final state."""
 
-    def look() -> Message | None:
-        message = client.get_message(message_id)
-        return message if message.status in {"completed", "failed", "cancelled"} else None
-
-    return until(look, timeout=TIMEOUT_S, pause=0.05)
+    until(lambda: client.get_message(message_id).status in {"completed", "failed", "cancelled"}, timeout=TIMEOUT_S, pause=0.05)
+    return client.get_message(message_id)
 
 
 def is_alive(pid: int) -> bool:

@@ -6,9 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from harness.server import Server
 from sdk.cli.command import Command
 
 from leasebeat import Client
+from leasebeat.cli._app import run
 
 
 def test_a_message_from_send_to_ack(command: Command, client: Client, queue: str) -> None:
@@ -105,7 +107,7 @@ def test_an_output_comes_from_standard_input_too(command: Command, client: Clien
     [
         ((), "Missing command"),
         (("sned",), "No such command 'sned'"),
-        (("send",), "Missing argument 'QUEUE'"),
+        (("send",), "Missing argument 'queue'"),
         (("send", "default", "{"), "the body is not JSON"),
         (("send", "default", "NaN"), "NaN is no JSON number"),
         (("send", "default", "[" * 100_000), "nested too deep"),
@@ -118,21 +120,44 @@ def test_an_output_comes_from_standard_input_too(command: Command, client: Clien
         (("lease", "default", "--url", "service:8080"), "no http:// or https:// address"),
         (("lease", "default", "--url", "http://service:99999"), "Port out of range"),
         (("ack", "-", "--output", "-"), "standard input cannot be both"),
-        (("work", "default"), "Missing argument 'COMMAND...'"),
+        (("work", "default"), "Missing argument 'command"),
         (("work", "default", "--", "no-such-program"), "there is no program 'no-such-program'"),
-        (("work", "no-such-queue", "--quiet", "--", "true"), "404 queue-not-found"),
-        (("work", "default", "--concurrency", "0", "--", "true"), "a concurrency from 1 to 1000"),
     ],
 )
-def test_wrong_usage_is_said_in_one_line(command: Command, arguments: tuple[str, ...], complaint: str) -> None:
-    assert complaint in command.complaint(*arguments)
+def test_wrong_usage_is_said_in_one_line(
+    server: Server, arguments: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert status_here(server.url, arguments, monkeypatch) == 2
+    said = capsys.readouterr()
+    (line,) = said.err.splitlines()
+    assert line.startswith("leasebeat: ")
+    assert complaint in line
+    assert said.out == ""
 
 
 @pytest.mark.parametrize("arguments", [("send", "default", "1"), ("lease", "default"), ("ack", "receipt"), ("queues",), ("top", "--once")])
-def test_a_service_that_is_not_there_has_a_status_of_its_own(arguments: tuple[str, ...]) -> None:
+def test_a_service_that_is_not_there_has_a_status_of_its_own(
+    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    assert Command(nobody).complaint(*arguments, expect=3).startswith("no answer to ")
+    assert status_here(nobody, arguments, monkeypatch) == 3
+    assert capsys.readouterr().err.startswith("leasebeat: no answer to ")
+
+
+def status_here(url: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> int:
+    """The exit status that a command would have, run in this process, which is quicker where there is nothing to see from outside."""
+    monkeypatch.setattr(sys, "argv", ["leasebeat", *arguments])
+    monkeypatch.setenv("LEASEBEAT_URL", url)
+    return run()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [(("no-such-queue", "--quiet"), "404 queue-not-found"), (("default", "--concurrency", "0"), "a concurrency from 1 to 1000")],
+)
+def test_a_worker_that_cannot_work_says_why(command: Command, arguments: tuple[str, ...], complaint: str) -> None:
+    assert complaint in command.complaint("work", *arguments, "--", "true")
 
 
 def test_a_reader_that_leaves_gets_no_trace(command: Command, queue: str) -> None:

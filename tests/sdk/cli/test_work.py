@@ -52,7 +52,6 @@ def test_a_program_gets_body_and_facts_and_its_last_json_line_is_the_output(clie
     sent = client.send(queue, {"file": "ä.wav"}, headers={"lang": "de"})
     work(script, "--worker-id", "shell", environment={"LEASEBEAT_TASK_ID": "of a worker around", "LEASEBEAT_RECEIPT": "the same"})
     done = finished(client, sent.id)
-    assert (done.status, done.progress) == ("completed", 3)
     assert done.output == {
         "body": {"file": "ä.wav"},
         "queue": queue,
