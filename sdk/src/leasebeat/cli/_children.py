@@ -1,0 +1,176 @@
+"""`Children`: the programs that run, each in a process group of its own, and who ends them when."""
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from leasebeat._context import Context
+from leasebeat._errors import LeaseLostError
+from leasebeat._ticker import Ticker
+from leasebeat.cli._guard import Guard
+
+TICK_S = 0.1
+KILL_TIMEOUT_S = 1.0
+
+
+class Child:
+    """One program at work on one message.
+
+    Attributes:
+        process: The program. It leads its process group.
+        told_to_end: Whether it was told to end: its exit says nothing of its work then. Settled once `wait` has returned.
+    """
+
+    def __init__(self, process: "subprocess.Popen[bytes]", context: Context, guard: Guard, *, grace: float, drain_timeout: float) -> None:
+        self.process = process
+        self.told_to_end = False
+        self._context = context
+        self._guard = guard
+        self._guard.watch(process.pid)
+        self._grace = grace
+        self._drain_timeout = drain_timeout
+        self._stop_at: float | None = None
+        self._kill_at = 0.0
+        self._lock = threading.Lock()
+        self._gone = False
+
+    def mind(self, now: float) -> None:
+        """Tell the group to end if the lease is lost, or if a stop has left it all its time; kill it if it does not."""
+        if self._context.lost.is_set():
+            self._end(now)
+        elif self._context.stopping.is_set():
+            self._stop_at = now + self._drain_timeout if self._stop_at is None else self._stop_at
+            if now >= self._stop_at:
+                self._end(now)
+                self._beat()
+
+    def wait(self) -> int:
+        """Wait until the program has exited, and end what is left of its group. Returns its status, negative for a signal."""
+        status = self.process.wait()
+        while self._others_have_time():
+            time.sleep(TICK_S)
+        self.leave_nobody()
+        return status
+
+    def leave_nobody(self) -> None:
+        """End what is left of the group now. From then on its number may be somebody else's."""
+        with self._lock:
+            self._signal(signal.SIGKILL)
+        self.process.wait()
+        with self._lock:
+            self._gone = True
+        self._guard.forget(self.process.pid)
+
+    def _end(self, now: float) -> None:
+        with self._lock:
+            if not self.told_to_end:
+                self.told_to_end, self._kill_at = self._signal(signal.SIGTERM), now + self._grace
+            elif now >= self._kill_at:
+                self._signal(signal.SIGKILL)
+
+    def _others_have_time(self) -> bool:
+        """Whether somebody else of a group that was told to end still has its grace."""
+        with self._lock:
+            return self.told_to_end and time.monotonic() < self._kill_at and self._signal(0)
+
+    def _beat(self) -> None:
+        """Keep the lease while the program ends, so that it can be given back, which does not count as an attempt."""
+        with contextlib.suppress(LeaseLostError):
+            self._context.beat()
+
+    def _signal(self, number: int) -> bool:
+        """Signal the group. Returns whether there was anybody."""
+        if self._gone:
+            return False
+        try:
+            os.killpg(self.process.pid, number)
+        except (ProcessLookupError, PermissionError):
+            return False
+        return True
+
+
+class Children:
+    """Starts programs, and sees to it that none outlives its lease, its worker's stop, or its worker."""
+
+    _guard: Guard
+    _on_drained: Callable[[], None]
+
+    def __init__(self, *, grace: float, drain_timeout: float) -> None:
+        """Decide how much time programs have.
+
+        Args:
+            grace: Seconds between SIGTERM and SIGKILL.
+            drain_timeout: Seconds to finish once their worker stops.
+        """
+        self._grace = grace
+        self._drain_timeout = drain_timeout
+        self._changed = threading.Condition()
+        self._running: set[Child] = set()
+        self._ticker = Ticker("leasebeat-children", self._mind_all)
+
+    @contextmanager
+    def minded(self, on_drained: Callable[[], None]) -> Iterator[None]:
+        """Mind what is started in the block. None of it outlives the block.
+
+        Args:
+            on_drained: Called when a stop has ended the last program that did not finish.
+        """
+        self._on_drained = on_drained
+        with Guard() as self._guard:
+            try:
+                yield
+            finally:
+                self._wait_for_all()
+                self._ticker.close()
+
+    @contextmanager
+    def start(self, command: Sequence[str], environment: Mapping[str, str], context: Context) -> Iterator[Child]:
+        """Run a program for the block, which waits for it.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        process = subprocess.Popen(  # noqa: S603 - to run what it is told is what this is for
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            env=environment,
+            process_group=0,
+        )
+        child = Child(process, context, self._guard, grace=self._grace, drain_timeout=self._drain_timeout)
+        with self._changed:
+            self._running.add(child)
+        self._ticker.wake()
+        try:
+            yield child
+        finally:
+            child.leave_nobody()
+            self._remove(child)
+        if child.told_to_end and not (self._running or context.lost.is_set()):
+            self._on_drained()
+
+    def _remove(self, child: Child) -> None:
+        with self._changed:
+            self._running.discard(child)
+            self._changed.notify_all()
+
+    def _mind_all(self) -> float:
+        with self._changed:
+            running = list(self._running)
+        now = time.monotonic()
+        for child in running:
+            child.mind(now)
+        return now + TICK_S if running else math.inf
+
+    def _wait_for_all(self) -> None:
+        """Wait for who is still in its grace, as after a stop in a hurry. Whoever is left then, the guard kills."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._running, self._grace + KILL_TIMEOUT_S)

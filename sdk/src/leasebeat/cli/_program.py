@@ -1,0 +1,111 @@
+"""`Program`: a program in any language as the handler of a worker."""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from leasebeat._context import Context
+from leasebeat._messages import LeasedMessage
+from leasebeat.cli._children import Children
+from leasebeat.cli._given import RECEIPT_VARIABLE
+from leasebeat.cli._printed import Errors, Outlet, Output
+from leasebeat.cli._pump import Pump
+
+PREFIX = "LEASEBEAT_"
+LAST_OUTPUT_TIMEOUT_S = 1.0
+
+
+class ProgramError(Exception):
+    """The program did not do its work."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """Runs a command for each message: its body is the standard input, what it prints are beats, exit 0 is the ack.
+
+    Attributes:
+        command: The command and its arguments.
+        children: Runs it.
+        url: Where the service is, for the program.
+        raw: Whether a body that is a string is given as it is, and not as JSON.
+        quiet: Whether the program's output is not passed on.
+        pass_receipt: Whether the program may have the receipt.
+    """
+
+    command: Sequence[str]
+    children: Children
+    url: str
+    raw: bool = False
+    quiet: bool = False
+    pass_receipt: bool = False
+    _stdout: Outlet = field(default_factory=lambda: Outlet(sys.stdout.fileno()))
+    _stderr: Outlet = field(default_factory=lambda: Outlet(sys.stderr.fileno()))
+
+    def __call__(self, message: LeasedMessage, context: Context) -> Any:
+        """Do the work of one message.
+
+        Raises:
+            ProgramError: If the program could not be started, or ended with another status than 0.
+            LeaseLostError: If it was told to end, as its lease is over.
+        """
+        output = Output(context, (lambda _data: None) if self.quiet else self._stdout.write)
+        errors = Errors(self._stderr.write)
+        try:
+            with self.children.start(self.command, self._environment(message, context), context) as child:
+                pump = Pump(child.process, self._input(message), output=output.take, errors=errors.take)
+                status = child.wait()
+                pump.finish(LAST_OUTPUT_TIMEOUT_S if child.told_to_end else None)
+        except OSError as error:
+            raise ProgramError(f"cannot be started: {error.strerror}") from error
+        if child.told_to_end:
+            context.lost.wait()
+            context.beat()  # raises why
+        output.close()
+        if status != 0:
+            raise ProgramError(f"{_describe(status)}\n{errors.tail}".strip())
+        return output.result
+
+    def _input(self, message: LeasedMessage) -> bytes:
+        if self.raw and isinstance(message.body, str):
+            return message.body.encode()
+        return json.dumps(message.body).encode() + b"\n"
+
+    def _environment(self, message: LeasedMessage, context: Context) -> dict[str, str]:
+        """Our own, with the facts of the message. A fact that there is not is empty, so that none is inherited from a worker around us."""
+        facts = {
+            "URL": self.url,
+            "WORKER_ID": context.worker_id,
+            "QUEUE": message.queue,
+            "MESSAGE_ID": message.id,
+            "GENERATION": context.generation,
+            "ATTEMPT": context.attempt,
+            "MAX_ATTEMPTS": message.max_attempts,
+            "PROGRESS": message.progress,
+            "DETAIL": None if message.detail is None else json.dumps(message.detail),
+            "HEADERS": json.dumps(dict(message.headers), ensure_ascii=False),
+            "PRIORITY": message.priority,
+            "FAIRNESS_KEY": message.fairness_key,
+            "WORK_TYPE": message.work_type,
+            "TASK_ID": message.task_id,
+            "CREATED_AT": message.created_at.isoformat(),
+            "SOURCE_QUEUE": message.source_queue,
+        }
+        environment = os.environ | {PREFIX + name: "" if fact is None else str(fact) for name, fact in facts.items()}
+        environment.pop(RECEIPT_VARIABLE, None)
+        if self.pass_receipt:
+            environment[RECEIPT_VARIABLE] = context._tracked.receipt  # noqa: SLF001 - handlers have no use for it, so a context does not offer it
+        return environment
+
+
+def _describe(status: int) -> str:
+    """What a status says, in the words of a shell's user."""
+    if status > 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
