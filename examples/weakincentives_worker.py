@@ -47,7 +47,7 @@ class StudyLoop(MailboxWorker[File, Study]):
 
 def main(url: str, queue: str) -> None:
     with Client(url) as client:
-        requests = LeasebeatMailbox(queue, client, body_type=File, extension=60)
+        requests: LeasebeatMailbox[File, Study] = LeasebeatMailbox(queue, client, body_type=File, extension=60)
         loop = StudyLoop(requests=requests, lease_extender_config=LeaseExtenderConfig(interval=10, extension=60))
         ShutdownCoordinator.install().register(requests.close)  # ends the wait for the next message
         LoopGroup([loop]).run(visibility_timeout=60)

@@ -23,10 +23,13 @@ from leasebeat._errors import (
     UnknownLeaseError,
 )
 from leasebeat._figures import LastScan, LeaseHealth, MessageCounts, Recovery, RecoveryStats, RetryCount, Stats
+from leasebeat._handlers import Handler
 from leasebeat._heartbeat import Heartbeat
+from leasebeat._heartbeat_thread import HeartbeatThread, start_heartbeat
 from leasebeat._held_message import HeldMessage
 from leasebeat._http import Options
 from leasebeat._lease_extender import Extendable, LeaseExtender, LeaseExtenderConfig
+from leasebeat._lease_manager import LeaseManager
 from leasebeat._leases import (
     Ack,
     AckResult,
@@ -45,10 +48,12 @@ from leasebeat._leases import (
 from leasebeat._messages import Checkpoint, LeasedMessage, Message, NewMessage, SentMessage
 from leasebeat._platform import Health, Readiness
 from leasebeat._queues import Backoff, Bounds, DerivedTimes, PurgeResult, Queue, QueueFigures, RedriveResult
+from leasebeat._recovery_sweep import RecoverySweep
 from leasebeat._registry import WorkerDetail, WorkerInfo
 from leasebeat._retry import RetryPolicy
-from leasebeat._task import Handler
+from leasebeat._task_runner import TaskRunner
 from leasebeat._version import __version__
+from leasebeat._watchdog import Watchdog
 from leasebeat._wire import Page
 from leasebeat._worker import Worker
 
@@ -74,6 +79,7 @@ __all__ = [
     "Handler",
     "Health",
     "Heartbeat",
+    "HeartbeatThread",
     "HeldMessage",
     "InvalidRequestError",
     "LastScan",
@@ -85,6 +91,7 @@ __all__ = [
     "LeaseExtenderConfig",
     "LeaseHealth",
     "LeaseLostError",
+    "LeaseManager",
     "LeaseRef",
     "LeaseSettledError",
     "LeasebeatError",
@@ -105,6 +112,7 @@ __all__ = [
     "ReceiptHandleExpiredError",
     "Recovery",
     "RecoveryStats",
+    "RecoverySweep",
     "RedriveResult",
     "ReleaseResult",
     "RetryCount",
@@ -114,11 +122,14 @@ __all__ = [
     "ServerError",
     "ServiceUnreachableError",
     "Stats",
+    "TaskRunner",
     "UnavailableError",
     "UnknownLeaseError",
     "Verdict",
+    "Watchdog",
     "Worker",
     "WorkerDetail",
     "WorkerInfo",
     "__version__",
+    "start_heartbeat",
 ]

@@ -1,4 +1,4 @@
-"""Bridges to agent frameworks: work that they do beats for its lease, and stops once the lease is lost. `weakincentives` is a mailbox.
+"""Bridges to agent frameworks: work that they do beats for its lease, and stops once the lease is lost.
 
 One module per framework, each with its extra: `pip install leasebeat[claude-agent-sdk]`, `[openai-agents]`, `[langchain]`.
 
@@ -14,4 +14,6 @@ These take a `Context` or a `Heartbeat`:
   `context.heartbeat` and `lost=context.lost`.
 
 A `detail` is never reported: it is the handler's, for whoever resumes the work.
+
+`weakincentives` is another kind of bridge: a mailbox for the loops of that package, by the extra of its name.
 """

@@ -6,10 +6,11 @@ import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from leasebeat._context import Context
 from leasebeat._messages import LeasedMessage
+from leasebeat._tracked_lease import TrackedLease
 from leasebeat.cli._children import Children
 from leasebeat.cli._given import RECEIPT_VARIABLE
 from leasebeat.cli._printed import Errors, Outlet, Output
@@ -97,7 +98,8 @@ class Program:
         environment = os.environ | {PREFIX + name: "" if fact is None else str(fact) for name, fact in facts.items()}
         environment.pop(RECEIPT_VARIABLE, None)
         if self.pass_receipt:
-            environment[RECEIPT_VARIABLE] = context._tracked.receipt  # noqa: SLF001 - handlers have no use for it, so a context does not offer it
+            # A handler in a thread has the lease itself; a context does not offer the receipt, as handlers have no use for it.
+            environment[RECEIPT_VARIABLE] = cast("TrackedLease", context._hold).receipt  # noqa: SLF001
         return environment
 
 
