@@ -7,7 +7,8 @@ from datetime import datetime
 import pytest
 from harness.server import Server
 from harness.wait import until
-from sdk.bridges.agents import AGENTS, RunAgent
+from langchain_core.runnables import RunnableLambda
+from sdk.bridges.agents import AGENTS, RunAgent, langchain_config
 from sdk.running import Running
 
 import leasebeat
@@ -147,3 +148,15 @@ def test_a_handler_may_report_progress_of_its_own(agent: RunAgent, client: Clien
     start(handle)
     message = finished(client, sent.id)
     assert (message.status, message.progress, message.detail) == ("failed", 700, {"page": 7})
+
+
+def test_progress_counts_the_events_of_all_threads(client: Client, queue: str, start: Start) -> None:
+    """Each run of a step begins and ends, and the last report goes out before the nack."""
+
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        RunnableLambda(str).batch(list(range(200)), {**langchain_config(context), "max_concurrency": 8})
+        raise leasebeat.GiveUp("enough")
+
+    sent = client.send(queue, 1)
+    start(handle)
+    assert finished(client, sent.id).progress == 400
