@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any
 
 from leasebeat._errors import LeasebeatError
-from leasebeat._http import Options, Transport, http  # type: ignore[attr-defined]  # `_http` is the only door to it
+from leasebeat._http import Options, Transport, http
 from leasebeat._wire import encode
 
 END_OF_STREAM = "[DONE]"
