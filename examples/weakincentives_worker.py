@@ -32,7 +32,7 @@ class Study:
     definitions: int
 
 
-class StudyLoop(MailboxWorker[File, Study]):
+class StudyLoop(MailboxWorker[File, Study]):  # type: ignore[misc] # the package is not there where types are checked
     """Each definition found is a beat, and a beat extends the message's lease once the interval has passed."""
 
     def _process_message(self, message: "Message[File, Study]") -> None:
@@ -47,7 +47,7 @@ class StudyLoop(MailboxWorker[File, Study]):
 
 def main(url: str, queue: str) -> None:
     with Client(url) as client:
-        requests = LeasebeatMailbox(queue, client, body_type=File, extension=60)
+        requests: LeasebeatMailbox[File, Study] = LeasebeatMailbox(queue, client, body_type=File, extension=60)
         loop = StudyLoop(requests=requests, lease_extender_config=LeaseExtenderConfig(interval=10, extension=60))
         ShutdownCoordinator.install().register(requests.close)  # ends the wait for the next message
         LoopGroup([loop]).run(visibility_timeout=60)
