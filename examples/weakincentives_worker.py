@@ -32,7 +32,7 @@ class Study:
     definitions: int
 
 
-class StudyLoop(MailboxWorker[File, Study]):
+class StudyLoop(MailboxWorker[File, Study]):  # type: ignore[misc] # the package is not there where types are checked
     """Each definition found is a beat, and a beat extends the message's lease once the interval has passed."""
 
     def _process_message(self, message: "Message[File, Study]") -> None:

@@ -176,6 +176,25 @@ def test_a_process_that_dies_is_a_nack_and_is_replaced(body: str, manner: str, s
     assert outputs(service)[0].startswith("alive")
 
 
+def test_a_process_that_dies_while_it_is_idle_costs_no_attempt(service: ScriptedService, processes: Start) -> None:
+    killed = threading.Event()
+
+    def park_until_killed(request: Received) -> Answer:
+        if not killed.is_set():
+            return park(request)
+        service.on("POST", CLAIM, park)
+        return grant(lease("r-2", message=message(id="2")))
+
+    service.on("POST", CLAIM, grant(lease("r-1")), park_until_killed)
+    processes(process_handlers.facts)
+    (first,) = outputs(service)
+    until(lambda: len(service.asked(CLAIM)) > 1, timeout=LONG)
+    os.kill(first["pid"], signal.SIGKILL)
+    killed.set()
+    assert outputs(service, 2)[1]["pid"] != first["pid"]
+    assert service.asked("/nack") == []
+
+
 def test_a_process_that_dies_is_noticed_though_a_child_of_its_own_holds_its_pipes(
     service: ScriptedService, processes: Start, word: Path
 ) -> None:

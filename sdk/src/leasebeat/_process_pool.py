@@ -8,6 +8,7 @@ import multiprocessing
 import signal
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -69,30 +70,36 @@ class ProcessHandlers:
         self._handler = handler
         self._size = size
         self._stopping = stopping
-        self._children: set[Child] = set()
+        self._children: weakref.WeakSet[Child] = weakref.WeakSet()  # what is dead and in nobody's hands leaves it
         self._idle: deque[Child] = deque()
 
     def call(self, context: Context, tracked: TrackedLease) -> "ProcessCall":
         """Prepare to run the handler for a lease, in a process that is idle."""
         return ProcessCall(self, self._idle.popleft(), context, tracked)
 
-    def put_back(self, child: "Child") -> None:
-        """Keep a process for the next message, or another one in its place. Returns when there is one, or the worker stops."""
+    def sound(self, child: "Child") -> "Child":
+        """The process itself if it can serve, or another one in its place.
+
+        Raises:
+            HandlerProcessError: If there is none before the worker stops.
+        """
         if child.usable:
-            self._idle.append(child)
-            return
+            return child
         child.kill()
         child.dismiss()
-        self._children.discard(child)
         backoff = Pauses()
         while not self._stopping.is_set():
             try:
-                self._idle.append(self._start().wait_ready(self._stopping))
+                return self._start().wait_ready(self._stopping)
             except (HandlerProcessError, OSError) as error:
                 _log.warning("A process for handlers could not be started, and is tried again: %s", error)
                 self._stopping.wait(backoff.pause())
-            else:
-                return
+        raise HandlerProcessError("no process is started any more, as the worker stops")
+
+    def put_back(self, child: "Child") -> None:
+        """Keep a process, or another one in its place, for the next message."""
+        with contextlib.suppress(HandlerProcessError):
+            self._idle.append(self.sound(child))
 
     def __enter__(self) -> Self:
         """Start the processes, so that no lease runs while its handler is still imported.
@@ -181,6 +188,7 @@ class ProcessCall:
     def _outcome(self) -> Returned | Raised:
         context = self._context
         job = Job(context.message, context.attempt, context.generation, context.worker_id, trace_headers())
+        self._child = self._handlers.sound(self._child)  # it may have died while it was idle
         self._child.begin(job, self._tracked.valid_until)
         while True:
             news = self._child.hear(LOOK_S)

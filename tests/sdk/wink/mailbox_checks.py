@@ -125,7 +125,7 @@ def parked() -> int:
 # --- the package's loops, unchanged
 
 
-class Echo(ProviderAdapter[Answer]):
+class Echo(ProviderAdapter[Answer]):  # type: ignore[misc] # the package is not there where types are checked
     """Answers a prompt with its own text, after `work` seconds in which it beats, or not at all."""
 
     def __init__(self, *, work: float = 0.0, error: Exception | None = None) -> None:
@@ -143,7 +143,7 @@ class Echo(ProviderAdapter[Answer]):
         return PromptResponse(prompt_name="echo", text=text, output=Answer(text))
 
 
-class EchoLoop(AgentLoop[Question, Answer]):
+class EchoLoop(AgentLoop[Question, Answer]):  # type: ignore[misc]
     def prepare(self, request: Question, *, experiment: Any = None) -> Any:  # noqa: ARG002 - the package's interface
         section = MarkdownSection[Content](title="Echo", template="$text", key="echo")
         template = PromptTemplate[Answer](ns="tests", key="echo", sections=[section])

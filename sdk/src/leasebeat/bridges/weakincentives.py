@@ -75,6 +75,8 @@ UNFINISHED = ("scheduled", "pending", "in_progress")
 EXACT = 1000  # up to so many messages are counted one by one
 PAGE = 100  # of messages, which come with their bodies
 
+HOST = socket.gethostname()[:150]  # leaves room in a worker's id
+
 REPLY_TO = "reply_to"
 """The header that names the mailbox for replies."""
 
@@ -117,7 +119,7 @@ class LeasebeatMailbox(Generic[T, R]):
             CompositeResolver({}, LeasebeatMailboxFactory(client, extension=extension)) if reply_resolver is None else reply_resolver
         )
         self._extension = extension
-        self._worker_id = worker_id or f"{socket.gethostname()[:150]}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._worker_id = worker_id or f"{HOST}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._receivers = _Receivers(client, self._worker_id)
 
     def __repr__(self) -> str:
@@ -363,7 +365,7 @@ class _Receivers:
     """Long polls of several threads at once, each on a `Claims` of its own, which are kept for the next ones."""
 
     def __init__(self, client: Client, worker_id: str) -> None:
-        self._make = partial(Claims, client.options, worker_id, host=socket.gethostname()[:150], version=__version__)
+        self._make = partial(Claims, client.options, worker_id, host=HOST, version=__version__)
         self.after_fork()
         self.closed = False
         reset_in_child(self)
