@@ -59,6 +59,7 @@ profile: $(DEV_READY) $(BENCH_READY) ## A flame graph of the server under beats
 requirements: $(DEV_READY) ## Compile the pinned requirements anew
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --upgrade --quiet -o requirements/server.txt requirements/server.in
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --upgrade --quiet -c requirements/server.txt -o requirements/dev.txt requirements/dev.in
+	$(BIN)/uv pip compile --universal --python-version 3.12 --generate-hashes --no-emit-index-url --no-emit-find-links --no-header --upgrade --quiet -o tests/sdk/wink/requirements.txt tests/sdk/wink/requirements.in
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
