@@ -16,6 +16,7 @@ from leasebeat.cli._work import work
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
     help="Send messages, lease them, prove progress by beating, and settle them.",
     epilog="Exit status: 0 done; 1 refused, as a lease is over; 2 wrong usage; 3 the service did not answer, or could not serve.",
 )

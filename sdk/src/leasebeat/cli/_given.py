@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from leasebeat.cli._json import parse
+from leasebeat.cli._json_text import parse
 
 STANDARD_INPUT = "-"
 DEFAULT_URL = "http://127.0.0.1:8080"

@@ -9,7 +9,7 @@ from typing import Any
 
 from leasebeat._context import Context
 from leasebeat._errors import LeaseLostError
-from leasebeat.cli._json import parse
+from leasebeat.cli._json_text import parse
 
 _log = logging.getLogger(__name__)
 
