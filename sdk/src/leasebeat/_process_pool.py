@@ -127,6 +127,7 @@ class ProcessHandlers:
         try:
             child.wait_ready(self._stopping)
         except HandlerProcessError:
+            child.kill()
             self._children.discard(child)
             raise
         return child
