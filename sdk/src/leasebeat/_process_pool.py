@@ -8,7 +8,6 @@ import multiprocessing
 import signal
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -70,7 +69,7 @@ class ProcessHandlers:
         self._handler = handler
         self._size = size
         self._stopping = stopping
-        self._children: weakref.WeakSet[Child] = weakref.WeakSet()  # what is dead and in nobody's hands leaves it
+        self._children: set[Child] = set()
         self._idle: deque[Child] = deque()
 
     def call(self, context: Context, tracked: TrackedLease) -> "ProcessCall":
@@ -87,10 +86,11 @@ class ProcessHandlers:
             return child
         child.kill()
         child.dismiss()
+        self._children.discard(child)
         backoff = Pauses()
         while not self._stopping.is_set():
             try:
-                return self._start().wait_ready(self._stopping)
+                return self._await_ready(self._start())
             except (HandlerProcessError, OSError) as error:
                 _log.warning("A process for handlers could not be started, and is tried again: %s", error)
                 self._stopping.wait(backoff.pause())
@@ -109,7 +109,7 @@ class ProcessHandlers:
         """
         try:
             for child in [self._start() for _ in range(self._size)]:
-                self._idle.append(child.wait_ready(self._stopping))
+                self._idle.append(self._await_ready(child))
         except BaseException:
             self._end_all()
             raise
@@ -121,6 +121,15 @@ class ProcessHandlers:
     def _start(self) -> "Child":
         child = Child(self._handler)
         self._children.add(child)
+        return child
+
+    def _await_ready(self, child: "Child") -> "Child":
+        try:
+            child.wait_ready(self._stopping)
+        except HandlerProcessError:
+            child.kill()
+            self._children.discard(child)
+            raise
         return child
 
     def _end_all(self) -> None:
@@ -253,7 +262,7 @@ class Child:
         """Whether the worker has told it to end."""
         return bool(self.page.ending)
 
-    def wait_ready(self, stopping: threading.Event) -> "Child":
+    def wait_ready(self, stopping: threading.Event) -> None:
         """Wait until it can serve, or the worker stops.
 
         Raises:
@@ -261,7 +270,6 @@ class Child:
         """
         while not stopping.is_set() and not isinstance(self.hear(LOOK_S), Ready):
             pass
-        return self
 
     def begin(self, job: Job, valid_until: float) -> None:
         """Have it work on a message."""

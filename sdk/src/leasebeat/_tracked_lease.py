@@ -35,6 +35,7 @@ class TrackedLease:
         self._progress: int | None = None
         self._detail: str | None = None
         self._moved = False
+        self._announced = False
         self._has_moved = False
         self._in_flight = False
         self._urgent = False
@@ -59,9 +60,9 @@ class TrackedLease:
             self._detail = self._detail if text is None else text
 
     def move(self) -> bool:
-        """Count a beat. Returns whether it is the first since the last one was sent."""
+        """Count a beat. Returns whether the sender has to be woken: it is the first since the last one was sent, or put back."""
         with self._changed:
-            first, self._moved, self._has_moved = not self._moved, True, True
+            first, self._announced, self._moved, self._has_moved = not self._announced, True, True, True
             return first
 
     def raise_if_lost(self) -> None:
@@ -115,14 +116,14 @@ class TrackedLease:
     def take(self) -> Beat:
         """The beat to send. From here on, only a newer report counts as unsent."""
         with self._changed:
-            self._moved, self._in_flight = False, True
+            self._moved, self._announced, self._in_flight = False, False, True
             detail = None if self._detail is None else json.loads(self._detail)
             return Beat(self.receipt, self._progress, detail)
 
     def put_back(self) -> None:
         """The beat was not answered, so it counts as unsent. Whether the lease lives is unknown until its deadline."""
         with self._changed:
-            self._moved, self._in_flight, self._urgent = True, False, False
+            self._moved, self._announced, self._in_flight, self._urgent = True, False, False, False
             self._changed.notify_all()
 
     def put_back_if_in_flight(self) -> None:
@@ -195,7 +196,7 @@ class TrackedLease:
     def after_fork(self) -> None:
         """In a child: what is unsent is the parent's to send."""
         self._changed = threading.Condition(threading.Lock())
-        self._moved = self._in_flight = self._urgent = False
+        self._moved = self._announced = self._in_flight = self._urgent = False
 
 
 def _next_due(sent_at: float, expires_in: float, next_beat_in: float | None) -> float:
