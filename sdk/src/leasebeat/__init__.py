@@ -52,6 +52,7 @@ from leasebeat._recovery_sweep import RecoverySweep
 from leasebeat._registry import WorkerDetail, WorkerInfo
 from leasebeat._retry import RetryPolicy
 from leasebeat._task_runner import TaskRunner
+from leasebeat._tracing import trace_headers
 from leasebeat._version import __version__
 from leasebeat._watchdog import Watchdog
 from leasebeat._wire import Page
@@ -132,4 +133,5 @@ __all__ = [
     "WorkerInfo",
     "__version__",
     "start_heartbeat",
+    "trace_headers",
 ]

@@ -13,13 +13,11 @@ from leasebeat._beat_sender import BeatSender
 from leasebeat._client import Client
 from leasebeat._context import Context
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater, ServerError
-from leasebeat._handlers import Handler, HandlerCall, said
+from leasebeat._handlers import HandlerCall, said
 from leasebeat._leases import Ack, Nack, Verdict
 from leasebeat._retry import Pauses
 from leasebeat._tracing import processing
 from leasebeat._tracked_lease import TrackedLease
-
-__all__ = ["Handler", "Task"]
 
 _log = logging.getLogger(__name__)
 
