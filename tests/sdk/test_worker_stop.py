@@ -129,7 +129,7 @@ def test_a_claim_answered_while_stopping_is_nothing_though_its_release_fails(tro
     service.on("POST", CLAIM, answer)
     service.on("POST", "/release", trouble)
     with (
-        Claims(Options(base_url=service.url), "worker-1", host="h", version="1") as claims,
+        Claims(Options(base_url=service.url), "worker-1") as claims,
         concurrent.futures.ThreadPoolExecutor() as pool,
     ):
         claimed = pool.submit(claims.claim, "default", max_messages=1, wait=5, visibility_timeout=None)

@@ -12,8 +12,10 @@ from typing import Self
 from leasebeat._client import AsyncClient
 from leasebeat._errors import LeasebeatError
 from leasebeat._http import Options
+from leasebeat._identity import HOST
 from leasebeat._leases import Lease, Leases
 from leasebeat._loop_thread import LoopThread
+from leasebeat._version import __version__
 
 _log = logging.getLogger(__name__)
 
@@ -27,9 +29,9 @@ class Claims:
     connection, and the service parks it no longer.
     """
 
-    def __init__(self, options: Options, worker_id: str, *, host: str, version: str) -> None:
+    def __init__(self, options: Options, worker_id: str, *, version: str = __version__) -> None:
         self._client = AsyncClient.with_options(options)
-        self._claim = partial(self._client.claim, worker_id=worker_id, host=host, version=version)
+        self._claim = partial(self._client.claim, worker_id=worker_id, host=HOST, version=version)
         self._loop = LoopThread("leasebeat-claims")
         self._lock = threading.Lock()
         self._parked: concurrent.futures.Future[Leases] | None = None

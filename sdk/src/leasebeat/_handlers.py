@@ -99,11 +99,3 @@ class ThreadCall:
 
     def close(self) -> None:
         """Nothing is kept of a call."""
-
-
-def said(error: BaseException) -> str:
-    """What an error says of itself."""
-    try:
-        return str(error)
-    except Exception:  # noqa: BLE001 - an error that cannot say what it is still ends the attempt
-        return ""

@@ -15,7 +15,8 @@ from typing import Any
 
 from leasebeat._context import Context
 from leasebeat._errors import GiveUp, RetryLater
-from leasebeat._handlers import Handler, said
+from leasebeat._failure import said
+from leasebeat._handlers import Handler
 from leasebeat._process_page import Job, Lost, Page, PagedHold, Raised, Ready, Returned, Stopping
 from leasebeat._signals import STOP_SIGNALS
 from leasebeat._tracing import continuing

@@ -13,7 +13,8 @@ from leasebeat._beat_sender import BeatSender
 from leasebeat._client import Client
 from leasebeat._context import Context
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater, ServerError
-from leasebeat._handlers import HandlerCall, said
+from leasebeat._failure import failure_text
+from leasebeat._handlers import HandlerCall
 from leasebeat._leases import Ack, Nack, Verdict
 from leasebeat._retry import Pauses
 from leasebeat._tracing import processing
@@ -21,7 +22,6 @@ from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
 
-MAX_ERROR_CHARS = 8192
 FLUSH_TIMEOUT_S = 2.0
 LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has leased the message, so finished work is worth some tries
 
@@ -120,7 +120,7 @@ class Task:
             self._settle("ack", lambda: self._client.ack_many([Ack(self.tracked.lease, output)])[0], grace=LATE_ACK_GRACE_S)
         except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
             _log.warning("The output of message %s cannot be stored: %s", self.tracked.message_id, error)
-            self._send_nack(_text(error))
+            self._send_nack(failure_text(error))
 
     def _nack(self, error: BaseException) -> None:
         """Nack with the error's text, after the last report has gone out. A lost lease is not the handler's to nack."""
@@ -131,7 +131,7 @@ class Task:
         self._log_failure(error)
         self._sender.flush([self.tracked], timeout=min(FLUSH_TIMEOUT_S, max(self.tracked.remaining() / 2, 0.0)))
         delay = error.delay if isinstance(error, RetryLater) else None  # then the queue's backoff decides
-        self._send_nack(_text(error), delay, retryable=not isinstance(error, GiveUp))
+        self._send_nack(failure_text(error), delay, retryable=not isinstance(error, GiveUp))
 
     def _send_nack(self, text: str, delay: float | None = None, *, retryable: bool = True) -> None:
         try:
@@ -181,16 +181,10 @@ class Task:
 
     def _log_failure(self, error: BaseException) -> None:
         if isinstance(error, GiveUp | RetryLater):
-            _log.info("Handler of message %s ended with %s", self.tracked.message_id, _text(error))
+            _log.info("Handler of message %s ended with %s", self.tracked.message_id, failure_text(error))
         else:
             _log.warning("Handler of message %s failed", self.tracked.message_id, exc_info=error)
 
     def _log_abandoned(self, error: BaseException, loss: LeaseLostError | None) -> None:
         own = isinstance(error, LeaseLostError | concurrent.futures.CancelledError)
         _log.info("Handler of message %s stopped: %s", self.tracked.message_id, loss or "released", exc_info=None if own else error)
-
-
-def _text(error: BaseException) -> str:
-    """What the service keeps of an error: its type and message, without what no service could store."""
-    text = ": ".join(part for part in (type(error).__name__, said(error)) if part)
-    return text.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()[:MAX_ERROR_CHARS]

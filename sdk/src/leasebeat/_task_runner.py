@@ -8,6 +8,7 @@ from typing import Any
 
 from leasebeat._client import Client
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater
+from leasebeat._failure import failure_text
 from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat_thread import HeartbeatThread
 from leasebeat._lease_manager import LeaseManager
@@ -22,7 +23,6 @@ WAIT_S = 1.0  # a claim lasts so long, as `stop` does not break it off
 FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 SHORTEST_ROUND_S = 0.25
-MAX_ERROR_CHARS = 8192
 
 _UNSTORABLE = (InvalidRequestError, TypeError, ValueError, RecursionError)
 
@@ -187,7 +187,7 @@ class TaskRunner:
         delay = error.delay if isinstance(error, RetryLater) else None  # then the queue's backoff decides
         fail = partial(self._settle, lease, heartbeat, success=False, delay=delay, retryable=not isinstance(error, GiveUp))
         try:
-            fail(error=f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS])
+            fail(error=failure_text(error))
         except _UNSTORABLE:
             fail()
 

@@ -1,11 +1,8 @@
 """`Worker`: leases messages, runs a handler for each, beats while the work moves, and settles."""
 
 import logging
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -18,6 +15,7 @@ from leasebeat._context import Context
 from leasebeat._errors import ApiError, InvalidRequestError, LeasebeatError
 from leasebeat._handlers import Handler, Handlers, ThreadHandlers
 from leasebeat._health_server import HealthServer, Report
+from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
 from leasebeat._preferences import Preferences
 from leasebeat._process_pool import ProcessHandlers, check_importable
@@ -37,8 +35,6 @@ WAIT_WITH_SEVERAL_QUEUES_S = 1.0
 UNREACHED_S = 30.0  # without an answered claim, though it is tried: no longer ready
 
 CANCEL_TIMEOUT_S = 1.0
-
-_HOST = socket.gethostname()[:150]  # leaves room in a worker's id
 
 # What the second and third call of `stop` ask for.
 RELEASE_NOW = 2
@@ -161,7 +157,7 @@ class Worker:
 
     def _begin(self) -> "_Run":
         with self._changed:
-            worker_id = self._worker_id or _default_worker_id()
+            worker_id = self._worker_id or default_worker_id()
             self._run = _Run(self._client, worker_id, self._version, self._make_handlers(), self._be_drained)
             return self._run
 
@@ -339,7 +335,7 @@ class _Run:
 
     def __init__(self, client: Client, worker_id: str, version: str, handlers: Handlers, on_drain: Callable[[], None]) -> None:
         self.worker_id = worker_id
-        self.claims = Claims(client.options, worker_id, host=_HOST, version=version)
+        self.claims = Claims(client.options, worker_id, version=version)
         self.sender = BeatSender(client.options, worker_id, on_drain)
         self.handlers = handlers
         self.hurry = threading.Event()  # set once a drain has used up its time
@@ -360,7 +356,3 @@ class _Run:
 def _is_missing(error: LeasebeatError) -> bool:
     """Whether there is no queue of the name that was asked for."""
     return isinstance(error, ApiError) and error.code == "queue-not-found"
-
-
-def _default_worker_id() -> str:
-    return f"{_HOST}-{os.getpid()}-{uuid.uuid4().hex[:6]}"

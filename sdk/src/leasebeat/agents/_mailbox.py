@@ -1,8 +1,6 @@
 """`Mailbox`: a queue of requests, whose replies are messages too."""
 
 import dataclasses
-import os
-import socket
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
@@ -10,17 +8,15 @@ from typing import Any, Generic, TypeVar
 from leasebeat._claims import Claims
 from leasebeat._client import Client
 from leasebeat._held_message import HeldMessage
+from leasebeat._identity import default_worker_id
 from leasebeat._leases import AckResult, BeatResult, Lease, NackResult, ReleaseResult
 from leasebeat._messages import SentMessage
-from leasebeat._version import __version__
 from leasebeat.agents._counters import counted
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
 
 REPLY_TO = "reply-to"
-
-_HOST = socket.gethostname()[:150]  # leaves room in a worker's id
 
 
 class MailboxMessage(Generic[BodyT, ReplyT]):
@@ -126,7 +122,7 @@ class Mailbox(Generic[BodyT, ReplyT]):
         self._client = client
         self._read = read
         self.queue = queue
-        self.worker_id = worker_id if worker_id is not None else f"{_HOST}-{os.getpid()}"
+        self.worker_id = worker_id if worker_id is not None else default_worker_id()
 
     def send(self, body: BodyT, *, reply_to: str | None = None, idempotency_key: str | None = None) -> SentMessage:
         """Send a message. Once this returns, it is stored.
@@ -169,7 +165,7 @@ class Mailbox(Generic[BodyT, ReplyT]):
     @contextmanager
     def receiving(self, on_drain: Callable[[], None]) -> Generator["Receiving[BodyT, ReplyT]", None, None]:
         """Receive one message at a time, until another thread stops it. `on_drain` is called when the service drains this worker."""
-        with Claims(self._client.options, self.worker_id, host=_HOST, version=__version__) as claims:
+        with Claims(self._client.options, self.worker_id) as claims:
             yield Receiving(self.queue, claims, self._hold, on_drain)
 
     def _hold(self, lease: Lease) -> MailboxMessage[BodyT, ReplyT]:

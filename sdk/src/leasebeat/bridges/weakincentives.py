@@ -24,11 +24,8 @@ It does what `weakincentives.runtime.mailbox.Mailbox` says. What users of that p
 """
 
 import dataclasses
-import os
-import socket
 import threading
 import time
-import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -54,8 +51,8 @@ from leasebeat._claims import Claims
 from leasebeat._client import Client
 from leasebeat._errors import ConflictError, InvalidRequestError, LeasebeatError, LeaseLostError, NotFoundError
 from leasebeat._fork import reset_in_child
+from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
-from leasebeat._version import __version__
 from leasebeat._wire import Page
 
 T = TypeVar("T")
@@ -75,7 +72,6 @@ UNFINISHED = ("scheduled", "pending", "in_progress")
 EXACT = 1000  # up to so many messages are counted one by one
 PAGE = 100  # of messages, which come with their bodies
 
-HOST = socket.gethostname()[:150]  # leaves room in a worker's id
 
 REPLY_TO = "reply_to"
 """The header that names the mailbox for replies."""
@@ -119,7 +115,7 @@ class LeasebeatMailbox(Generic[T, R]):
             CompositeResolver({}, LeasebeatMailboxFactory(client, extension=extension)) if reply_resolver is None else reply_resolver
         )
         self._extension = extension
-        self._worker_id = worker_id or f"{HOST}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
+        self._worker_id = worker_id or default_worker_id()
         self._receivers = _Receivers(client, self._worker_id)
 
     def __repr__(self) -> str:
@@ -365,7 +361,7 @@ class _Receivers:
     """Long polls of several threads at once, each on a `Claims` of its own, which are kept for the next ones."""
 
     def __init__(self, client: Client, worker_id: str) -> None:
-        self._make = partial(Claims, client.options, worker_id, host=HOST, version=__version__)
+        self._make = partial(Claims, client.options, worker_id)
         self.after_fork()
         self.closed = False
         reset_in_child(self)

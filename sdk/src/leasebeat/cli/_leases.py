@@ -1,11 +1,11 @@
 """`leasebeat lease`, and the verbs on what it printed: `beat`, `ack`, `nack` and `release`."""
 
-import socket
 from typing import Annotated
 
 import typer
 
 from leasebeat._client import Client
+from leasebeat._identity import HOST
 from leasebeat._leases import Ack, Beat, Nack
 from leasebeat._version import __version__
 from leasebeat.cli._given import DEFAULT_URL, STANDARD_INPUT, Receipt, Receipts, Url, read_json, read_receipt, read_receipts
@@ -22,15 +22,14 @@ def lease(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Lease messages. Prints a line for each, with its receipt, which is a secret; nothing if there is no work."""
-    host = socket.gethostname()
     with Client(url) as client:
         leases = client.claim(
             queue,
-            worker_id=worker_id or host,
+            worker_id=worker_id or HOST,
             max_messages=most,
             wait=wait,
             visibility_timeout=visibility_timeout,
-            host=host,
+            host=HOST,
             version=__version__,
         )
     for each in leases:
