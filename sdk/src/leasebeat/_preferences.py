@@ -33,10 +33,12 @@ class Preferences:
 
     def note_missing(self, queue: str) -> bool:
         """Leave a queue out for a while. Returns whether any other is left."""
-        if queue not in self._missing:
-            _log.warning("Queue %s does not exist; the worker goes on with the others, and asks for it again", queue)
+        is_news = queue not in self._missing
         self._missing[queue] = time.monotonic() + ASK_AGAIN_S
-        return len(self._missing) < len(self._queues)
+        others_left = len(self._missing) < len(self._queues)
+        if is_news and others_left:
+            _log.warning("Queue %s does not exist; the worker goes on with the others, and asks for it again", queue)
+        return others_left
 
     def note_found(self, queue: str) -> None:
         """Ask a queue like the others."""
