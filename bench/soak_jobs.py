@@ -48,6 +48,7 @@ async def coroutine(message: LeasedMessage, context: Context) -> Facts:
         await asyncio.sleep(seconds)
         if number:
             context.beat(**_report(number))
+    context.beat()  # one that has hung hears here that it has lost
     return await asyncio.to_thread(_finish, message.body, began, message.detail)
 
 
@@ -68,6 +69,7 @@ def _in_steps(message: LeasedMessage, context: Context, work: Callable[[float], 
         work(seconds)
         if number:
             context.beat(**_report(number))
+    context.beat()  # one that has hung hears here that it has lost
     return _finish(message.body, began, message.detail)
 
 

@@ -1,5 +1,7 @@
 """Fixtures: a Postgres for the run, databases, a shared server, and queues of one's own on it."""
 
+import signal
+import tempfile
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,16 +14,23 @@ from harness.postgres_of_own import OwnPostgres, own_postgres
 from harness.server import Server
 
 
+def pytest_configure() -> None:
+    """Let what tests start hear the signals that a run in the background ignores: what is handled here is not ignored there."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:
     return "asyncio"
 
 
 @pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+def postgres() -> Iterator[Databases]:
     """One Postgres for the whole run. It is fast, not crash-safe."""
-    folder: Path = tmp_path_factory.mktemp("postgres") / "data"
-    with databases(folder) as made:
+    # Not among pytest's own folders, of which other runs remove those that are not the newest.
+    with tempfile.TemporaryDirectory(prefix="leasebeat-tests-") as folder, databases(Path(folder) / "data") as made:
         yield made
 
 

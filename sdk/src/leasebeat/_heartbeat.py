@@ -25,12 +25,10 @@ class Heartbeat:
     def beat(self) -> None:
         """Record a beat, then call the callbacks in the order they were added.
 
-        They run outside the lock, so they may use this heartbeat. One that raises is logged, and the next one runs.
+        They may use this heartbeat. One that raises is logged, and the next one runs.
         """
-        with self._lock:
-            self._last_beat = time.monotonic()
-            callbacks = self._callbacks
-        for callback in callbacks:
+        self._last_beat = time.monotonic()  # without the lock, which another thread may hold when a process is forked
+        for callback in self._callbacks:
             try:
                 callback()
             except Exception:  # noqa: BLE001 - a beat must not fail for what hears of it
@@ -38,8 +36,7 @@ class Heartbeat:
 
     def elapsed(self) -> float:
         """Seconds since the last beat."""
-        with self._lock:
-            return time.monotonic() - self._last_beat
+        return time.monotonic() - self._last_beat
 
     def add_callback(self, callback: Callback) -> None:
         """Have `callback()` called on each beat, after those that were added before."""

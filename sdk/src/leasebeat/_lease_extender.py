@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from leasebeat._errors import LeaseLostError, ReceiptHandleExpiredError
+from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat import Heartbeat
 
 _log = logging.getLogger(__name__)
@@ -130,6 +131,12 @@ class _Attachment:
         self._extending = False
         self._not_before: float | None = None  # None until the first attempt: zero would look recent just after boot
         self._retry_pause: float | None = None
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """In a child: the attempt that another thread was at goes on in the parent alone."""
+        self._lock = threading.Lock()
+        self._extending = False
 
     def on_beat(self) -> None:
         """Extend if it is time and no other thread is at it."""

@@ -152,6 +152,7 @@ class ProcessCall:
         self._context = context
         self._tracked = tracked
         self._beats = 0
+        self._begun = False
         self._told_to_stop = False
         self._lost_at: float | None = None
         self._ended = threading.Event()
@@ -198,7 +199,9 @@ class ProcessCall:
         context = self._context
         job = Job(context.message, context.attempt, context.generation, context.worker_id, trace_headers())
         self._child = self._handlers.sound(self._child)  # it may have died while it was idle
+        self._tracked.raise_if_lost()
         self._child.begin(job, self._tracked.valid_until)
+        self._begun = True
         while True:
             news = self._child.hear(LOOK_S)
             if isinstance(news, Returned | Raised):
@@ -209,7 +212,7 @@ class ProcessCall:
     def _take_report(self) -> None:
         """Take over what the handler reports. Its beats since the last look count as one, which comes to the same for the sender."""
         beats = self._child.page.beats
-        if beats != self._beats:
+        if self._begun and beats != self._beats:  # before that, the page tells of another message
             self._beats = beats
             self._tracked.note(*self._child.page.report())
             self._context.heartbeat.beat()

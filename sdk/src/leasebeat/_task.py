@@ -7,12 +7,13 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 from leasebeat._beat_sender import BeatSender
 from leasebeat._client import Client
 from leasebeat._context import Context
-from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater, ServerError
+from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater, ServiceUnreachableError
 from leasebeat._failure import failure_text
 from leasebeat._handlers import HandlerCall
 from leasebeat._leases import Ack, Nack, Verdict
@@ -21,6 +22,8 @@ from leasebeat._tracing import processing
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
+
+_PASSING = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 
 FLUSH_TIMEOUT_S = 2.0
 LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has leased the message, so finished work is worth some tries
@@ -104,6 +107,7 @@ class Task:
                 settle()
 
     def _handle(self) -> Any:
+        self.tracked.raise_if_lost()  # the process may have stood still since the lease was granted
         self._handling = True
         try:
             return self._call.run()
@@ -143,6 +147,7 @@ class Task:
     def _settle(self, verb: str, send: Callable[[], Verdict], *, grace: float = 0.0) -> None:
         backoff = Pauses()
         level = logging.WARNING  # once per outage, not once per try
+        beaten_until = time.monotonic() + LATE_ACK_GRACE_S
         while True:
             try:
                 verdict = send()
@@ -153,8 +158,8 @@ class Task:
             except InvalidRequestError:
                 raise
             except LeasebeatError as error:
-                row_refused = isinstance(error, ServerError) and error.code == "row-refused"
-                if not self._wait(backoff.pause(getattr(error, "retry_after", None)), grace, beating=not row_refused):
+                beating = _is_passing(error) or (time.monotonic() < beaten_until and getattr(error, "code", None) != "row-refused")
+                if not self._wait(backoff.pause(getattr(error, "retry_after", None)), grace, beating=beating):
                     _log.warning("The %s of message %s is given up: %s", verb, self.tracked.message_id, error)
                     return
                 _log.log(level, "The %s of message %s failed and is repeated: %s", verb, self.tracked.message_id, error)
@@ -165,7 +170,8 @@ class Task:
     def _wait(self, seconds: float, grace: float, *, beating: bool) -> bool:
         """Wait before the next try. False if the time for tries is over before.
 
-        A result on its way is work, so it is beaten for; one that the database refuses is not, or it would hold its lease for ever.
+        A result on its way is work, so it is beaten for; one that the service answers and does not take is not for long, or it would
+        hold its lease for ever.
         """
         in_time = self.tracked.remaining() > seconds
         hurried = self._hurry.is_set()
@@ -188,3 +194,8 @@ class Task:
     def _log_abandoned(self, error: BaseException, loss: LeaseLostError | None) -> None:
         own = isinstance(error, LeaseLostError | concurrent.futures.CancelledError)
         _log.info("Handler of message %s stopped: %s", self.tracked.message_id, loss or "released", exc_info=None if own else error)
+
+
+def _is_passing(error: LeasebeatError) -> bool:
+    """Whether the service, or what is in front of it, did not answer or could not serve."""
+    return isinstance(error, ServiceUnreachableError) or getattr(error, "status", None) in _PASSING

@@ -1,6 +1,7 @@
 """`TaskRunner`: works on one work item after the other, each under a `HeartbeatThread`, beside a `RecoverySweep`."""
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -147,7 +148,12 @@ class TaskRunner:
             self._give_back(lease)
             return
         heartbeat = HeartbeatThread(
-            self.lease_manager, lease.work_item_id, self._interval, on_lease_lost=self._on_lease_lost, progress=self._progress
+            self.lease_manager,
+            lease.work_item_id,
+            self._interval,
+            max_failures=sys.maxsize,  # how long the lease lasts decides alone
+            on_lease_lost=self._on_lease_lost,
+            progress=self._progress,
         )
         heartbeat.start()
         try:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import threading
 import time
 from dataclasses import replace
@@ -13,6 +14,7 @@ from leasebeat._retry import Pauses
 
 MAX_PROGRESS = 2**63 - 1
 MAX_DETAIL_BYTES = 8 * 1024
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it, and not a backslash that comes before "u0000"
 
 SPACING_SHARE = 0.05  # of the time left: beats of a lease that always extends are no closer than this
 LONGEST_SPACING_S = 1.0
@@ -225,10 +227,14 @@ def detail_text(detail: Any) -> str:
     """Write a detail as JSON, in ASCII.
 
     Raises:
-        ValueError: If it is too long, or a number in it is not finite.
+        ValueError: If it is too long, a number in it is not finite, or it has U+0000 or half of a surrogate pair in it.
         TypeError: If it has no JSON form.
     """
     text = json.dumps(detail, allow_nan=False, separators=(",", ":"))
+    if _NUL.search(text):
+        raise ValueError("detail has U+0000 in it, which the service cannot store")
+    if "\\ud" in text:
+        json.dumps(detail, ensure_ascii=False).encode()  # refuses what is half of a pair
     if len(text) > MAX_DETAIL_BYTES:
         raise ValueError(f"detail is {len(text)} bytes of JSON, at most {MAX_DETAIL_BYTES} are allowed")
     return text

@@ -6,6 +6,7 @@ import signal
 import threading
 from collections.abc import Sequence
 
+from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat import Heartbeat
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,12 @@ class Watchdog:
         self._check_interval = check_interval
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """A child has no thread that watches until it starts one."""
+        self._thread = None
+        self._stopped = threading.Event()
 
     @property
     def stall_threshold(self) -> float:

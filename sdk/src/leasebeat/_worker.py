@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -19,7 +20,7 @@ from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
 from leasebeat._preferences import Preferences
 from leasebeat._process_pool import ProcessHandlers, check_importable
-from leasebeat._retry import Pauses
+from leasebeat._retry import Pauses, RetryPolicy
 from leasebeat._signals import stop_on_signals
 from leasebeat._task import FLUSH_TIMEOUT_S, Task
 from leasebeat._tracked_lease import TrackedLease
@@ -255,7 +256,7 @@ class Worker:
             on_move=run.sender.wake,
         )
         call = run.handlers.call(context, tracked)
-        task = Task(context, tracked, call, client=self._client, sender=run.sender, hurry=run.hurry)
+        task = Task(context, tracked, call, client=run.settling, sender=run.sender, hurry=run.hurry)
         run.sender.track(tracked)
         with self._changed:
             self._tasks.add(task)
@@ -337,6 +338,8 @@ class _Run:
         self.worker_id = worker_id
         self.claims = Claims(client.options, worker_id, version=version)
         self.sender = BeatSender(client.options, worker_id, on_drain)
+        # A task waits between its tries itself, and beats meanwhile.
+        self.settling = Client.with_options(replace(client.options, retry=RetryPolicy(unavailable=0)))
         self.handlers = handlers
         self.hurry = threading.Event()  # set once a drain has used up its time
         self._open = ExitStack()
@@ -344,6 +347,7 @@ class _Run:
     def __enter__(self) -> Self:
         with ExitStack() as opening:
             opening.callback(self.sender.close)
+            opening.enter_context(self.settling)
             opening.enter_context(self.claims)
             opening.enter_context(self.handlers)
             self._open = opening.pop_all()

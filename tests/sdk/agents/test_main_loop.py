@@ -288,7 +288,7 @@ def test_a_reply_that_cannot_be_sent_is_a_failed_attempt(
 
 @pytest.mark.parametrize(
     ("decision", "status", "error"),
-    [(RetryLater("busy", delay=60), "scheduled", "busy"), (GiveUp("pointless"), "failed", "pointless")],
+    [(RetryLater("busy", delay=60), "scheduled", "RetryLater: busy"), (GiveUp("pointless"), "failed", "GiveUp: pointless")],
 )
 def test_decisions_about_the_message_are_nacks(
     client: Client,

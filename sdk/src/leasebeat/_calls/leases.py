@@ -143,7 +143,7 @@ def ack_many(acks: Iterable[Ack]) -> Call[tuple[AckResult, ...]]:
     """Complete 1 to 1000 messages, for good."""
     given = list(acks)
     items = [without_none(receipt=receipt_of(item.lease), output=item.output) for item in given]
-    return _settle("/ack", AckResult, items, [item.lease for item in given])
+    return _settle("/ack", AckResult, items, _first_end(item.lease for item in given))
 
 
 def nack(lease: LeaseRef, error: str | None = None, *, delay: float | None = None, retryable: bool = True) -> Call[NackResult]:
@@ -166,7 +166,7 @@ def nack_many(nacks: Iterable[Nack]) -> Call[tuple[NackResult, ...]]:
     """End 1 to 1000 failed attempts."""
     given = list(nacks)
     items = [without_none(receipt=receipt_of(item.lease), error=item.error, delay=item.delay, retryable=item.retryable) for item in given]
-    return _settle("/nack", NackResult, items, [item.lease for item in given])
+    return _settle("/nack", NackResult, items, _first_end(item.lease for item in given))
 
 
 def release(lease: LeaseRef) -> Call[ReleaseResult]:
@@ -185,7 +185,8 @@ def release(lease: LeaseRef) -> Call[ReleaseResult]:
 def release_many(leases: Iterable[LeaseRef]) -> Call[tuple[ReleaseResult, ...]]:
     """Give 1 to 1000 messages back untouched, at once."""
     given = list(leases)
-    return _settle("/release", ReleaseResult, [{"receipt": receipt_of(lease)} for lease in given], given)
+    items = [{"receipt": receipt_of(lease)} for lease in given]
+    return _settle("/release", ReleaseResult, items, max(_ends(given), default=None))  # one that runs out meanwhile is as good as released
 
 
 def list_leases(
@@ -232,17 +233,21 @@ def _valid_until(result: Mapping[str, Any], reply: Reply) -> float | None:
     return None if expires_in is None else reply.sent_at + float(expires_in)
 
 
+def _ends(leases: Iterable[LeaseRef]) -> list[float]:
+    """When those of the leases end that still last, as far as is known."""
+    return [lease.valid_until for lease in leases if isinstance(lease, Lease) and lease.remaining() > 0]
+
+
 def _first_end(leases: Iterable[LeaseRef]) -> float | None:
-    """When the first of those leases ends that still last, as far as is known."""
-    return min((lease.valid_until for lease in leases if isinstance(lease, Lease) and lease.remaining() > 0), default=None)
+    return min(_ends(leases), default=None)
 
 
-def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]], leases: Iterable[LeaseRef]) -> Call[tuple[V, ...]]:
+def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]], lease_until: float | None) -> Call[tuple[V, ...]]:
     return Call(
         method="POST",
         path=path,
         content=encode({"leases": items}),
-        lease_until=_first_end(leases),
+        lease_until=lease_until,
         parse=lambda data, _: tuple(build(kind, result) for result in data["results"]),
     )
 

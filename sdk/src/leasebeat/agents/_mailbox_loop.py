@@ -11,6 +11,7 @@ from functools import partial
 from typing import Generic, ParamSpec, TypeVar
 
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, NotFoundError, RetryLater
+from leasebeat._failure import MAX_ERROR_CHARS, failure_text, said
 from leasebeat._heartbeat import Heartbeat
 from leasebeat._lease_extender import LeaseExtender, LeaseExtenderConfig
 from leasebeat._retry import Pauses
@@ -47,6 +48,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         self._heartbeat = Heartbeat()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._stops = 0
         self._hurry = threading.Event()
         self._receiving: Receiving[RequestT, ResultT] | None = None
         self._deadline = Deadline()
@@ -89,8 +91,18 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         turn, tool or part of an answer, without counting as an attempt. Once stopped, a loop stays stopped.
         """
         with self._lock:
-            if self._stopping.is_set():
+            self._stops += 1
+            if self._stops > 1:
                 self._give_back()
+        self._take_no_more()
+
+    def _be_drained(self) -> None:
+        """Stop as the service asks. It repeats that in each answer, so it does not count as a call of `stop`."""
+        self._take_no_more()
+
+    def _take_no_more(self) -> None:
+        with self._lock:
+            if self._stopping.is_set():
                 return
             self._stopping.set()
             if self._receiving is not None:
@@ -99,12 +111,6 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         timer = threading.Timer(self._drain_timeout, self._give_back)
         timer.daemon = True
         timer.start()
-
-    def _be_drained(self) -> None:
-        """Stop as the service asks."""
-        if not self._stopping.is_set():
-            _log.info("The service drains this worker, which takes no more requests")
-            self.stop()
 
     def _give_back(self) -> None:
         self._hurry.set()
@@ -132,6 +138,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         except LeasebeatError as error:
             pause = backoff.pause(getattr(error, "retry_after", None))
             _log.warning("Receiving failed, next try in %.1f s: %s", pause, error)
+            self._heartbeat.beat()  # a service that is away is no stall of this loop
             self._stopping.wait(pause)
             return
         backoff.reset()
@@ -162,7 +169,10 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             deadline = self._deadline = Deadline(self._time_limit(request))
         except Exception as error:  # noqa: BLE001 - whatever its sender wrote, it is no better next time
             _log.warning("Message %s is no request", message.id, exc_info=error)
-            _settle(message, partial(_patiently, message, message.nack, f"this is no request: {text_of(error)}", retryable=False))
+            _settle(
+                message,
+                partial(_patiently, message, message.nack, f"this is no request: {failure_text(error)}"[:MAX_ERROR_CHARS], retryable=False),
+            )
             return
         if self._hurry.is_set():
             self._give_back()
@@ -182,9 +192,9 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             _log.info("The work on message %s stops: %s", message.id, error)
             return partial(_patiently, message, message.release)
         except RetryLater as error:
-            return partial(_patiently, message, message.nack, text_of(error), delay=error.delay)
+            return partial(_patiently, message, message.nack, failure_text(error), delay=error.delay)
         except GiveUp as error:
-            return partial(_patiently, message, message.nack, text_of(error), retryable=False)
+            return partial(_patiently, message, message.nack, failure_text(error), retryable=False)
         except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
             _log.warning("The request in message %s failed", message.id, exc_info=error)
             result = self._failure(request, error)
@@ -237,4 +247,4 @@ def _patiently(message: MailboxMessage[RequestT, ResultT], call: Callable[P, obj
 
 def text_of(error: BaseException) -> str:
     """What an error says, or what it is if it says nothing."""
-    return str(error) or type(error).__name__
+    return said(error) or type(error).__name__

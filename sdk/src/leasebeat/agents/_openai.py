@@ -132,8 +132,9 @@ class OpenAIAdapter(ProviderAdapter[OutputT]):
                 if not (error.passing and retries) or pause > min(LONGEST_WAIT_S, deadline.remaining()):
                     raise
                 retries -= 1
+                answered = error.status is not None
                 _log.warning("Model %s is asked again in %.1f s: %s", self._model, pause, error)
-            _wait(pause, deadline, heartbeat)
+            _wait(pause, deadline, heartbeat if answered else None)
 
     def _ask(self, request: Mapping[str, Any], deadline: Deadline, heartbeat: Heartbeat) -> Completion:
         answer = _Answer()
@@ -157,11 +158,12 @@ class OpenAIAdapter(ProviderAdapter[OutputT]):
         return without_none(**{**request, **self._options})
 
 
-def _wait(seconds: float, deadline: Deadline, heartbeat: Heartbeat) -> None:
-    """Wait for the next try. Its end is known, so this is no stall, and it is beaten for."""
+def _wait(seconds: float, deadline: Deadline, heartbeat: Heartbeat | None) -> None:
+    """Wait for the next try. It is beaten for if the endpoint asks for it; one that answers nothing may hang."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        heartbeat.beat()
+        if heartbeat is not None:
+            heartbeat.beat()
         deadline.sleep(min(left, BEAT_WHILE_WAITING_S))
 
 

@@ -7,8 +7,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from leasebeat._errors import GiveUp, RetryLater
+from leasebeat._failure import failure_text
 from leasebeat._heartbeat import Heartbeat
 from leasebeat.agents._counters import ToolCounters
+from leasebeat.agents._errors import WorkInterruptedError
 from leasebeat.agents._prompt import Tool, ToolContext
 from leasebeat.agents._session import ToolCall, ToolResult
 
@@ -54,10 +57,15 @@ def _run(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult[Any]:
     except Exception as error:  # noqa: BLE001 - what the model wrote is the model's to mend
         return ToolResult.error(f"the arguments are wrong: {error}")
     try:
-        return tool.handler(params, context=context)
+        result = tool.handler(params, context=context)
+    except (GiveUp, RetryLater, WorkInterruptedError):
+        raise  # these are about the message, not for the model
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool that fails, or exits, does not end the agent
         _log.warning("Tool %s failed", tool.name, exc_info=error)
-        return ToolResult.error(f"{type(error).__name__}: {error}")
+        return ToolResult.error(failure_text(error))
+    if not isinstance(result, ToolResult):
+        return ToolResult.error(f"the tool returned no result, but {type(result).__name__}")
+    return result
 
 
 def _arguments(text: str) -> dict[str, Any]:
