@@ -180,6 +180,8 @@ def test_a_beat_costs_microseconds(service: ScriptedService, start: Start) -> No
         ({"detail": object()}, TypeError),
         ({"detail": float("nan")}, ValueError),
         ({"detail": "x" * 9000}, ValueError),
+        ({"detail": {"at": "a\0b"}}, ValueError),
+        ({"detail": ["\ud800"]}, ValueError),
     ],
 )
 def test_a_report_that_the_service_would_refuse_fails_where_it_is_made(
@@ -195,11 +197,21 @@ def test_a_report_that_the_service_would_refuse_fails_where_it_is_made(
     assert service.asked("/beat") == []
 
 
+@pytest.mark.parametrize("detail", ["\\u0000", "\U0001f600", "a\\\\u0000"])
+def test_a_detail_that_only_looks_like_what_cannot_be_stored_is_sent(detail: str, service: ScriptedService, start: Start) -> None:
+    def handle(_message: LeasedMessage, context: Context) -> None:
+        context.beat(detail=detail)
+        service.wait_for("/beat")
+
+    start(handle)
+    assert service.wait_for("/beat")[0].body["leases"][0]["detail"] == detail
+
+
 def test_a_detail_that_the_service_refuses_does_not_cost_the_beat(service: ScriptedService, start: Start) -> None:
     service.on("POST", "/beat", problem(422, "invalid-request"), beats())
 
     def handle(_message: LeasedMessage, context: Context) -> None:
-        context.beat(progress=5, detail="a\0b")
+        context.beat(progress=5, detail="what only the service minds")
         service.wait_for("/beat", 2)
 
     start(handle)
