@@ -9,6 +9,7 @@ import pytest
 DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
 
 
+@pytest.mark.timeout(320)
 @pytest.mark.rule(6, 8)
 def test_the_demo_runs_to_its_good_end() -> None:
     ran = subprocess.run([sys.executable, str(DEMO)], capture_output=True, text=True, timeout=300, check=False)

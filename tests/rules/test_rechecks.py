@@ -22,9 +22,9 @@ from app.store.recheck import BLOCK, RECHECK
 LIVING_ON = "select count(*) from lease where check_at = 'infinity'"
 
 
-def live_on(api: Api, count: int) -> list[str]:
+def live_on(api: Api, count: int, extension: int = 5) -> list[str]:
     """Claim messages and extend their leases once, so that their first look finds them alive; the second is due at their ends."""
-    api.put_queue("long", visibility_timeout=2, extension=5, beat_interval=0.1, max_attempts=100)
+    api.put_queue("long", visibility_timeout=2, extension=extension, beat_interval=0.1, max_attempts=100)
     ids = api.send("long", *range(count))
     receipts = [lease["receipt"] for lease in api.claim("long", max_messages=count)]
     time.sleep(0.5)
@@ -78,12 +78,12 @@ def test_a_lease_that_lived_on_is_redelivered_within_milliseconds_of_its_end(
 @pytest.mark.rule(8)
 def test_a_restart_forgets_no_lease_that_lived_on(start_server: Callable[..., Server], database_url: str) -> None:
     first = start_server()
-    ids = live_on(first.api, 5)
+    ids = live_on(first.api, 5, extension=20)  # longer than a server takes to start
     until(lambda: number(database_url, LIVING_ON) == 5)
     first.kill()
     api = start_server(sweep_interval=RARELY).api
     assert {api.message(message_id)["status"] for message_id in ids} == {"in_progress"}
-    until(lambda: {api.message(message_id)["status"] for message_id in ids} == {"pending"})
+    until(lambda: {api.message(message_id)["status"] for message_id in ids} == {"pending"}, timeout=30)
     assert {api.message(message_id)["expired_count"] for message_id in ids} == {1}
 
 
