@@ -1,8 +1,13 @@
-"""Workers in threads, and what tests of them share."""
+"""Workers in threads and programs in processes, and what tests of them share."""
 
+import os
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from sdk.scripted_service import Answer, Received, ScriptedService
@@ -11,6 +16,7 @@ import leasebeat
 from leasebeat import Context, Worker
 
 CLAIM = "/queues/default/leases"
+SOURCES = Path(leasebeat.__file__).parents[1]
 
 
 class Running:
@@ -65,3 +71,14 @@ def lost_lease(context: Context) -> type[leasebeat.LeaseLostError]:
             return type(error)
         time.sleep(0.005)
     raise AssertionError("the handler never heard that its lease is lost")
+
+
+@contextmanager
+def program_process(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
+    """A Python program in a process of its own, which does not outlive the block."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()

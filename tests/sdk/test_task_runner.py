@@ -9,8 +9,6 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,15 +16,14 @@ from harness.api import Api
 from harness.server import Server
 from harness.wait import until
 from sdk.relay import Relay
+from sdk.running import program_process
 from sdk.scripted_service import ScriptedService, problem
 
-import leasebeat
 from leasebeat import Client, GiveUp, Lease, Message, NotFoundError, RetryLater
 from leasebeat._lease_manager import LeaseManager
 from leasebeat._task_runner import TaskRunner
 
 LONG = 20
-SOURCES = Path(leasebeat.__file__).parents[1]
 
 
 @pytest.fixture
@@ -92,17 +89,6 @@ def once(client: Client, message_id: str, *statuses: str) -> Message:
     message = until(reached, timeout=LONG)
     assert message is not None
     return message
-
-
-@contextmanager
-def runner_process(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A Python program in a process of its own, which does not outlive the block."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
-    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 # --- what comes of work items
@@ -375,7 +361,7 @@ def begun(process: "subprocess.Popen[bytes]") -> bool:
 @pytest.mark.scar(32)
 def test_a_signal_handler_may_stop_it(client: Client, server: Server, queue: str) -> None:
     sent, left = client.send(queue, 1.5), client.send(queue, 1.5)
-    with runner_process(PROGRAM, server.url, queue) as process:
+    with program_process(PROGRAM, server.url, queue) as process:
         assert begun(process)
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=LONG)
@@ -387,7 +373,7 @@ def test_a_signal_handler_may_stop_it(client: Client, server: Server, queue: str
 @pytest.mark.scar(32)
 def test_an_interrupted_work_item_is_given_back_uncounted(client: Client, server: Server, queue: str) -> None:
     sent = client.send(queue, 60)
-    with runner_process(PROGRAM, server.url, queue) as process:
+    with program_process(PROGRAM, server.url, queue) as process:
         assert begun(process)
         process.send_signal(signal.SIGINT)
         assert process.wait(LONG) == 3

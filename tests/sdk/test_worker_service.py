@@ -1,27 +1,22 @@
 """Workers against the real service on a real Postgres. `server` is the fixture that runs both."""
 
-import os
 import signal
 import socket
-import subprocess
-import sys
 import textwrap
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
 from harness.wait import until
 from sdk.relay import Relay
+from sdk.running import program_process
 
 import leasebeat
 from leasebeat import Client, Context, LeasedMessage, Worker
-
-SOURCES = Path(leasebeat.__file__).parents[1]
 
 
 class Server(Protocol):
@@ -76,17 +71,6 @@ def finished(client: Client, message_id: str, timeout: float = 15.0) -> leasebea
         assert time.monotonic() < until, f"the message is still {message.status}"
         time.sleep(0.02)
     return message
-
-
-@contextmanager
-def worker_process(program: str, *arguments: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """A Python program in a process of its own, which does not outlive the block."""
-    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
-    with subprocess.Popen([sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, env=environment) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
 
 
 @contextmanager
@@ -255,7 +239,7 @@ def test_sigterm_drains_a_worker_process(server: Server, client: Client, queue: 
         """
     )
     first, second = client.send(queue, 1), client.send(queue, 2)
-    with worker_process(program, server.url, queue) as process:
+    with program_process(program, server.url, queue) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGTERM)
@@ -267,7 +251,7 @@ def test_sigterm_drains_a_worker_process(server: Server, client: Client, queue: 
 
 def test_an_idle_worker_process_stops_at_once(server: Server, queue: str) -> None:
     program = "import sys; from leasebeat import Worker; print('up', flush=True); Worker(sys.argv[1], sys.argv[2], print).run()"
-    with worker_process(program, server.url, queue) as process:
+    with program_process(program, server.url, queue) as process:
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(0.5)
@@ -289,7 +273,7 @@ def test_a_stop_that_reaches_another_thread_ends_a_parked_claim_all_the_same(ser
         "threading.Thread(target=signal_here, daemon=True).start()\n"
         "Worker(sys.argv[1], sys.argv[2], print, wait=50).run()"
     )
-    with worker_process(program, server.url, queue) as process:
+    with program_process(program, server.url, queue) as process:
         assert process.stdout
         assert process.stdout.readline() == b"signalled\n"
         assert process.wait(15) == 0
@@ -400,7 +384,7 @@ def test_a_process_that_was_frozen_hears_of_its_loss_from_its_next_beat(server: 
     """For two lease lengths. Somebody else has done the work meanwhile."""
     client.put_queue(queue, visibility_timeout=1.5, extension=1.5, beat_interval=0.2)
     sent = client.send(queue, 1)
-    with worker_process(FROZEN, server.url, queue) as process:
+    with program_process(FROZEN, server.url, queue) as process:
         assert process.stdout is not None
         for _ in range(20):
             assert process.stdout.readline() == b"beat\n"
