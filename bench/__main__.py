@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from bench.bars import FULL, LONG, QUICK, Bar, Scale
 from bench.plots import plot_bars
+from bench.readme import write_tables
 from bench.results import save, saved, table
 
 # Bars that are measured together share a module.
@@ -41,6 +42,7 @@ def main() -> None:
     print(table(found))
     if saves:
         save(found)
+        write_tables()
         plot_bars(saved())
 
 

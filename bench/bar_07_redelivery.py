@@ -28,6 +28,6 @@ def measure(scale: Scale) -> list[Bar]:
     note = f"{len(after)} leases ran out, median {median(after):.1f} ms; {beaten.rate:.0f} beats/s, p99 {1000 * beaten.p99:.1f} ms"
     return [
         Bar(7, "expiry to redelivery, p99", p99(after), 50, at_most=True, unit="ms", spread=(min(after), max(after)), note=note),
-        Bar(7, "messages lost", found.lost, 0, at_most=True, unit="messages"),
-        Bar(7, "messages redelivered twice", found.twice, 0, at_most=True, unit="messages"),
+        Bar(7, "lost", found.lost, 0, at_most=True, unit="messages"),
+        Bar(7, "redelivered twice", found.twice, 0, at_most=True, unit="messages"),
     ]

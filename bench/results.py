@@ -21,7 +21,7 @@ def table(bars: Sequence[Bar]) -> str:
 def save(bars: Sequence[Bar]) -> None:
     """Keep the bars, in place of those of the same numbers that were found before."""
     kept = [each for each in saved() if each["bar"] not in {bar.number for bar in bars}]
-    kept += [{"bar": bar.number, "name": bar.name, "value": _rounded(bar.value), "target": bar.target, "ok": bar.ok} for bar in bars]
+    kept += [{"bar": bar.number, "name": _with_unit(bar), "value": _rounded(bar.value), "target": bar.target, "ok": bar.ok} for bar in bars]
     kept.sort(key=lambda each: each["bar"])
     _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in kept) + "\n]\n")
 
@@ -30,6 +30,10 @@ def saved() -> list[dict[str, Any]]:
     """Return the bars that are kept, in order."""
     found: list[dict[str, Any]] = json.loads(_FILE.read_text()) if _FILE.exists() else []
     return found
+
+
+def _with_unit(bar: Bar) -> str:
+    return bar.name if bar.unit == "ratio" else f"{bar.name}, {bar.unit}"
 
 
 def _line(bar: Bar) -> tuple[str, ...]:

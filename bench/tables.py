@@ -57,6 +57,7 @@ async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) ->
             await sql.execute(f"drop index {index['indexname']}")
         for status, count in counts.items():
             await sql.execute(_STORED, status, count, keys if status == "pending" else 0)
+        await sql.execute("analyze message")  # else those to lease are taken for few, and each is looked up among all leases stored so far
         await sql.execute(_LEASED, lease_s)
         for index in indexes:  # built at once, which takes a fraction of the time
             await sql.execute(index["indexdef"])

@@ -14,6 +14,7 @@ from harness.server import Server
 from harness.wait import until
 
 from app.settings import Settings
+from bench.readme import tables
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -104,3 +105,7 @@ def test_every_setting_is_in_the_readme() -> None:
     for name, field in Settings.model_fields.items():
         variable = field.validation_alias or f"LEASEBEAT_{name.upper()}"
         assert str(variable) in README or name == "migrations", variable
+
+
+def test_the_figures_of_speed_are_those_that_are_kept() -> None:
+    assert f"<!-- results -->\n{tables()}<!-- end of results -->" in README
