@@ -4,6 +4,7 @@
 
 import logging
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -116,9 +117,25 @@ def test_a_service_that_is_away_for_half_a_lease_costs_nothing(
     assert (message.status, message.generation, message.attempt_count) == ("completed", 1, 0)
 
 
+@pytest.fixture(params=["refuses", "is silent"])
+def dead_port(request: pytest.FixtureRequest) -> Iterator[int]:
+    """Where nobody answers: connections are refused, or accepted and left."""
+    if request.param == "refuses":
+        yield 9
+        return
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield silent.getsockname()[1]
+
+
 @pytest.mark.scar(9, 10)
 def test_a_loop_whose_service_stays_away_hears_from_a_beat_that_its_lease_is_over(
-    server: Server, client: Client, new_queue: Callable[..., str], replies: Replies, start_chat: StartChat, adapter_for: AdapterFor
+    server: Server,
+    client: Client,
+    new_queue: Callable[..., str],
+    replies: Replies,
+    start_chat: StartChat,
+    adapter_for: AdapterFor,
+    dead_port: int,
 ) -> None:
     heard: list[str] = []
     queue = new_queue(visibility_timeout=1.0, extension=1.0)
@@ -126,7 +143,7 @@ def test_a_loop_whose_service_stays_away_hears_from_a_beat_that_its_lease_is_ove
 
         def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
             context.beat()
-            relay.cut(9)
+            relay.cut(dead_port)
 
             def over() -> bool:
                 try:
