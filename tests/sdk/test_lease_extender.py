@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from leasebeat import Heartbeat, LeaseConflictError, LeaseExpiredError, LeaseExtender, LeaseExtenderConfig, LeaseSettledError
+from leasebeat import (
+    BeatResult,
+    Heartbeat,
+    LeaseConflictError,
+    LeaseExpiredError,
+    LeaseExtender,
+    LeaseExtenderConfig,
+    LeaseSettledError,
+)
 from leasebeat import ReceiptHandleExpiredError as HandleExpired
 
 LOGGER = "leasebeat._lease_extender"
@@ -19,17 +27,62 @@ class RecordingMessage:
 
     def __init__(self, respond: Callable[[], Any] = lambda: None) -> None:
         self.asked: list[int] = []
-        self._respond = respond
+        self.respond = respond
         self._lock = threading.Lock()
 
     @property
     def extend_visibility_calls(self) -> int:
         return len(self.asked)
 
-    def extend_visibility(self, seconds: int, /) -> None:
+    def extend_visibility(self, seconds: int, /) -> Any:
         with self._lock:
             self.asked.append(seconds)
-        self._respond()
+        return self.respond()
+
+
+class KnowingMessage(RecordingMessage):
+    """One that also knows until when its lease lasts, and keeps the progress that it is told."""
+
+    def __init__(self, lease_s: float, respond: Callable[[], Any] = lambda: None) -> None:
+        super().__init__(respond)
+        self.valid_until = time.monotonic() + lease_s
+        self.noted: list[int] = []
+        self._lease_s = lease_s
+
+    def note_progress(self, progress: int, /) -> None:
+        self.noted.append(progress)
+
+    def extend_visibility(self, seconds: int, /) -> Any:
+        result = super().extend_visibility(seconds)
+        self.valid_until = time.monotonic() + self._lease_s
+        return result
+
+
+def answer(status: str, expires_in: float) -> BeatResult:
+    return BeatResult(receipt="secret", status=status, expires_in=expires_in, valid_until=time.monotonic() + expires_in)
+
+
+class Clock:
+    """The time, which goes on when the test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(time, "monotonic", clock)
+    return clock
+
+
+def beat_each_second(heartbeat: Heartbeat, clock: Clock, seconds: int) -> None:
+    for _ in range(seconds):
+        heartbeat.beat()
+        clock.now += 1.0
 
 
 def raising(error: Exception) -> Callable[[], None]:
@@ -249,6 +302,134 @@ def test_an_extension_is_logged_for_debugging(caplog: pytest.LogCaptureFixture) 
     with caplog.at_level(logging.DEBUG, logger=LOGGER), LeaseExtender().attach(msg, heartbeat):
         heartbeat.beat()
     assert caplog.record_tuples == [(LOGGER, logging.DEBUG, "Extended visibility for message abc-123 by 300 seconds")]
+
+
+@pytest.mark.parametrize(("status", "level"), [("held", logging.DEBUG), ("stalled", logging.WARNING)])
+def test_what_is_not_extended_is_not_logged_as_extended(status: str, level: int, caplog: pytest.LogCaptureFixture) -> None:
+    msg, heartbeat = RecordingMessage(lambda: answer(status, 30.0)), Heartbeat()
+    with caplog.at_level(logging.DEBUG, logger=LOGGER), LeaseExtender().attach(msg, heartbeat):
+        heartbeat.beat()
+    assert caplog.record_tuples == [(LOGGER, level, f"Visibility for message abc-123 is not extended: {status}")]
+
+
+def test_what_is_logged_is_how_far_the_service_has_extended(caplog: pytest.LogCaptureFixture) -> None:
+    msg, heartbeat = RecordingMessage(lambda: answer("extended", 30.0)), Heartbeat()
+    with caplog.at_level(logging.DEBUG, logger=LOGGER), LeaseExtender().attach(msg, heartbeat):
+        heartbeat.beat()
+    assert caplog.messages == ["Extended visibility for message abc-123 by 30 seconds"]
+
+
+# --- leases whose end is known
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: KnowingMessage(30.0), lambda: RecordingMessage(lambda: answer("extended", 30.0))],
+    ids=["the-message-knows", "the-answer-says"],
+)
+def test_a_lease_shorter_than_the_interval_is_extended_three_times(make: Callable[[], RecordingMessage], clock: Clock) -> None:
+    msg, heartbeat = make(), Heartbeat()
+    extender = LeaseExtender(LeaseExtenderConfig(interval=60.0))
+    with extender.attach(msg, heartbeat):
+        beat_each_second(heartbeat, clock, 300)
+    assert msg.extend_visibility_calls == 30
+    assert not extender.lost.is_set()
+
+
+def test_an_extension_shorter_than_the_interval_is_asked_for_three_times(clock: Clock) -> None:
+    msg, heartbeat = RecordingMessage(), Heartbeat()
+    with LeaseExtender(LeaseExtenderConfig(interval=60.0, extension=30)).attach(msg, heartbeat):
+        beat_each_second(heartbeat, clock, 300)
+    assert msg.asked == [30] * 30
+
+
+def test_a_long_lease_is_extended_once_per_interval(clock: Clock) -> None:
+    msg, heartbeat = KnowingMessage(1800.0), Heartbeat()
+    with LeaseExtender(LeaseExtenderConfig(interval=60.0)).attach(msg, heartbeat):
+        beat_each_second(heartbeat, clock, 300)
+    assert msg.extend_visibility_calls == 5
+
+
+@pytest.mark.scar(10)
+def test_an_extension_that_failed_is_tried_again_well_before_a_short_lease_ends(clock: Clock) -> None:
+    failures = iter([ConnectionError("down")] * 3)
+
+    def respond() -> None:
+        for failure in failures:
+            raise failure
+
+    msg, heartbeat = KnowingMessage(3.0, respond), Heartbeat()
+    extender = LeaseExtender(LeaseExtenderConfig(interval=60.0))
+    with extender.attach(msg, heartbeat):
+        while clock.now < 1002.0:
+            heartbeat.beat()
+            clock.now += 0.05
+    assert msg.valid_until > 1003.0
+    assert not extender.lost.is_set()
+
+
+@pytest.mark.scar(9, 10)
+def test_a_lease_whose_end_has_come_is_lost_without_asking(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    msg, heartbeat, told = KnowingMessage(30.0), Heartbeat(), list[str]()
+    extender = LeaseExtender(on_lost=lambda: told.append("lost"))
+    with caplog.at_level(logging.WARNING, logger=LOGGER), extender.attach(msg, heartbeat):
+        clock.now += 30.0
+        heartbeat.beat()
+        heartbeat.beat()
+    assert extender.lost.is_set()
+    assert (msg.asked, told) == ([], ["lost"])
+    assert caplog.messages == ["Lease extension failed for message abc-123: receipt handle expired"]
+
+
+@pytest.mark.scar(9, 10)
+@pytest.mark.parametrize("error", [None, ConnectionError("down")], ids=["answered", "failed"])
+def test_an_extension_that_lasts_beyond_the_end_of_the_lease_loses_it_in_the_same_beat(clock: Clock, error: Exception | None) -> None:
+    def respond() -> BeatResult:
+        result = answer("extended", 30.0)
+        clock.now += 60.0  # as if the process was stopped for two lease lengths
+        if error is not None:
+            raise error
+        return result
+
+    msg, heartbeat = RecordingMessage(lambda: answer("extended", 30.0)), Heartbeat()
+    extender = LeaseExtender(LeaseExtenderConfig(interval=0.0))
+    with extender.attach(msg, heartbeat):
+        heartbeat.beat()
+        assert not extender.lost.is_set()
+        msg.respond = respond
+        heartbeat.beat()
+        assert extender.lost.is_set()
+
+
+@pytest.mark.scar(11)
+def test_a_lease_is_lost_at_its_end_also_while_an_extension_hangs(clock: Clock) -> None:
+    answered = threading.Event()
+    msg, heartbeat, told = KnowingMessage(30.0, lambda: answered.wait(20)), Heartbeat(), list[str]()
+    extender = LeaseExtender(on_lost=lambda: told.append("lost"))
+    with extender.attach(msg, heartbeat):
+        hanging = threading.Thread(target=heartbeat.beat)
+        hanging.start()
+        while not msg.asked:
+            time.sleep(0.001)
+        heartbeat.beat()
+        assert not extender.lost.is_set()
+        clock.now += 30.0
+        heartbeat.beat()
+        assert extender.lost.is_set()
+        answered.set()
+        hanging.join()
+    assert told == ["lost"]
+
+
+def test_each_beat_is_progress_that_the_message_is_told_before_it_is_extended() -> None:
+    told: list[int] = []
+    msg = KnowingMessage(300.0, lambda: told.append(msg.noted[-1]))
+    heartbeat = Heartbeat()
+    extender = LeaseExtender(LeaseExtenderConfig(interval=60.0))
+    with extender.attach(msg, heartbeat):
+        beat_from_threads(heartbeat, 20)
+    assert msg.noted == list(range(1, 21))
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("times", [{"interval": -1}, {"interval": float("nan")}, {"extension": 0}, {"extension": -5}])

@@ -6,21 +6,30 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from leasebeat._errors import LeaseLostError, ReceiptHandleExpiredError
 from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat import Heartbeat
+from leasebeat._leases import BeatResult
 
 _log = logging.getLogger(__name__)
 
-FIRST_RETRY_SHARE = 0.1  # of the interval
+TRIES_PER_LEASE = 3
+FIRST_RETRY_SHARE = 0.1  # of the pause between two extensions
 SHORTEST_RETRY_S = 0.1
+
+on_extension: ContextVar[Callable[[bool], object] | None] = ContextVar("leasebeat_on_extension", default=None)
+"""Called in the thread that beat with what came of its extension: True if there was one, False if it failed."""
 
 
 class Extendable(Protocol):
-    """A message whose lease can be extended."""
+    """A message whose lease can be extended.
+
+    One that also has a `valid_until`, on `time.monotonic()`, counts as lost from that moment on, whether or not anybody can be asked.
+    """
 
     @property
     def id(self) -> Any:
@@ -34,13 +43,25 @@ class Extendable(Protocol):
         """
 
 
+@runtime_checkable
+class TakesProgress(Protocol):
+    """A message that shows with each extension how much work is done."""
+
+    def note_progress(self, progress: int, /) -> object:
+        """Keep how many beats there were, to go with the next extension. The number only grows."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeaseExtenderConfig:
     """How beats extend a lease.
 
+    Whatever it says, three extensions fit into a lease, and into an `extension`: where the interval is too long for that, beats extend
+    more often.
+
     Attributes:
         interval: Least seconds between two extensions. 0 makes each beat extend.
-        extension: Seconds from now until the lease's new end, at each extension.
+        extension: Seconds from now until the lease's new end, as each extension asks for. Messages of this package are extended by
+            their queue's `extension` whatever is asked for, so that one setting rules all workers.
         enabled: Whether beats extend at all.
     """
 
@@ -124,11 +145,14 @@ class _Attachment:
 
     def __init__(self, msg: Extendable, config: LeaseExtenderConfig, lost: threading.Event, on_lost: Callable[[], object] | None) -> None:
         self._msg = msg
+        self._note_progress = msg.note_progress if isinstance(msg, TakesProgress) else None
         self._config = config
         self._lost = lost
         self._on_lost = on_lost
         self._lock = threading.Lock()
+        self._beats = 0
         self._extending = False
+        self._answered_until = math.inf
         self._not_before: float | None = None  # None until the first attempt: zero would look recent just after boot
         self._retry_pause: float | None = None
         reset_in_child(self)
@@ -139,51 +163,93 @@ class _Attachment:
         self._extending = False
 
     def on_beat(self) -> None:
-        """Extend if it is time and no other thread is at it."""
-        if not self._begin():
-            return
-        not_before = time.monotonic() + self._config.interval
+        """Extend if it is time and no other thread is at it. A lease whose end has come is lost, also if nobody can be asked."""
+        if self._begin():
+            self._attempt()
+        if self._remaining() <= 0:
+            self._lose("receipt handle expired")
+
+    def _begin(self) -> bool:
+        """Take the right to the next attempt. The call itself runs outside the lock, so that no beat waits for it."""
+        with self._lock:
+            self._beats += 1
+            if self._note_progress is not None:
+                self._note_progress(self._beats)  # inside the lock, so that it never goes back
+            early = self._not_before is not None and time.monotonic() < self._not_before
+            if self._extending or early or self._lost.is_set() or self._remaining() <= 0:
+                return False
+            self._extending = True
+            return True
+
+    def _attempt(self) -> None:
+        not_before = time.monotonic() + self._pause()
         try:
             not_before = self._extend()
         finally:
             with self._lock:
                 self._extending = False
                 self._not_before = not_before
-        if self._lost.is_set() and self._on_lost is not None:
-            self._on_lost()
-
-    def _begin(self) -> bool:
-        """Take the right to the next attempt. The call itself runs outside the lock, so that no beat waits for it."""
-        with self._lock:
-            early = self._not_before is not None and time.monotonic() < self._not_before
-            if self._extending or early or self._lost.is_set():
-                return False
-            self._extending = True
-            return True
 
     def _extend(self) -> float:
         """Make one attempt, and return the earliest moment of the next."""
         started = time.monotonic()
         try:
-            self._msg.extend_visibility(self._config.extension)
+            result = self._msg.extend_visibility(self._config.extension)
         except ReceiptHandleExpiredError:
-            _log.warning("Lease extension failed for message %s: receipt handle expired", self._msg.id)
-            self._lost.set()
+            _tell(extended=False)
+            self._lose("receipt handle expired")
         except LeaseLostError as error:
-            _log.warning("Lease extension failed for message %s: %s", self._msg.id, error)
-            self._lost.set()
+            _tell(extended=False)
+            self._lose(str(error))
         except Exception:  # noqa: BLE001 - work goes on, whatever the backend raises
             _log.exception("Lease extension failed for message %s", self._msg.id)
+            _tell(extended=False)
             return time.monotonic() + self._pause_after_failure()
         else:
-            _log.debug("Extended visibility for message %s by %d seconds", self._msg.id, self._config.extension)
-            self._retry_pause = None
-        return started + self._config.interval
+            self._take_in(result)
+        return started + self._pause()
+
+    def _take_in(self, result: object) -> None:
+        self._retry_pause = None
+        seconds: float | None = self._config.extension
+        if isinstance(result, BeatResult):
+            self._answered_until = result.valid_until or self._answered_until
+            if result.status != "extended":
+                level = logging.WARNING if result.status == "stalled" else logging.DEBUG
+                _log.log(level, "Visibility for message %s is not extended: %s", self._msg.id, result.status)
+                return
+            seconds = result.expires_in
+        _log.debug("Extended visibility for message %s by %.0f seconds", self._msg.id, seconds)
+        _tell(extended=True)
+
+    def _lose(self, why: str) -> None:
+        with self._lock:
+            if self._lost.is_set():
+                return
+            self._lost.set()
+        _log.warning("Lease extension failed for message %s: %s", self._msg.id, why)
+        if self._on_lost is not None:
+            self._on_lost()
+
+    def _remaining(self) -> float:
+        """Seconds until the lease ends: as its message says, or else the service's last answer."""
+        valid_until = getattr(self._msg, "valid_until", None)
+        return (valid_until if isinstance(valid_until, float) else self._answered_until) - time.monotonic()
+
+    def _pause(self) -> float:
+        """Seconds from one attempt to the next: the interval, unless the lease needs them sooner."""
+        return min(self._config.interval, self._config.extension / TRIES_PER_LEASE, max(self._remaining(), 0.0) / TRIES_PER_LEASE)
 
     def _pause_after_failure(self) -> float:
-        """Sooner than an interval, as the lease runs meanwhile, but doubling, as the backend may be down."""
-        longest = max(self._config.interval, SHORTEST_RETRY_S)
-        first = max(self._config.interval * FIRST_RETRY_SHARE, SHORTEST_RETRY_S)
+        """Sooner than the next extension, as the lease runs meanwhile, but doubling, as the backend may be down."""
+        longest = max(self._pause(), SHORTEST_RETRY_S)
+        first = max(self._pause() * FIRST_RETRY_SHARE, SHORTEST_RETRY_S)
         self._retry_pause = first if self._retry_pause is None else self._retry_pause * 2
         self._retry_pause = min(self._retry_pause, longest)
         return self._retry_pause
+
+
+def _tell(*, extended: bool) -> None:
+    tell = on_extension.get()
+    if tell is not None:
+        tell(extended)

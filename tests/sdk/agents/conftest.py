@@ -8,16 +8,15 @@ from typing import Any
 import pytest
 from harness.server import Server
 from sdk.agents.chat_server import ChatServer
+from sdk.agents.loops import EAGER, MakeLoop, Replies, Requests, ToolHeavyLoop, tool_loop
 
 from leasebeat import Client
-from leasebeat.agents import Mailbox, MainLoopRequest, MainLoopResult, OpenAIAdapter
+from leasebeat.agents import Mailbox, MainLoopRequest, MainLoopResult, OpenAIAdapter, ToolHandler
 
 LEASE_S = 2.0
 
 StartChat = Callable[..., ChatServer]
 AdapterFor = Callable[..., OpenAIAdapter[str]]
-Requests = Mailbox[MainLoopRequest[str], MainLoopResult[str]]
-Replies = Mailbox[MainLoopResult[str], None]
 
 
 @pytest.fixture
@@ -70,3 +69,15 @@ def requests(client: Client, new_queue: Callable[..., str]) -> Requests:
 @pytest.fixture
 def replies(client: Client, new_queue: Callable[..., str]) -> Replies:
     return Mailbox(client, new_queue(), read=MainLoopResult.reader(str))
+
+
+@pytest.fixture
+def make_loop(requests: Requests, adapter_for: AdapterFor) -> MakeLoop:
+    """Make loops on the mailbox of requests that extend every 0.1 seconds, and ask the model once for each turn."""
+
+    def make(
+        chat: ChatServer, handler: ToolHandler | None = None, kind: type[ToolHeavyLoop] = ToolHeavyLoop, **config: Any
+    ) -> ToolHeavyLoop:
+        return tool_loop(adapter_for(chat, retries=0), requests, handler, kind, **{"lease_extender": EAGER, **config})
+
+    return make

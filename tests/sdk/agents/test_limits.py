@@ -37,6 +37,14 @@ def test_a_deadline_without_a_time_lasts_until_it_is_cut() -> None:
         deadline.check()
 
 
+def test_a_deadline_whose_time_is_up_is_not_cut() -> None:
+    deadline = Deadline(0.0)
+    deadline.check_cut()
+    deadline.cut(WorkInterruptedError("the lease is lost"))
+    with pytest.raises(WorkInterruptedError):
+        deadline.check_cut()
+
+
 def test_a_cut_ends_a_wait_at_once() -> None:
     deadline = Deadline(600)
     cut = threading.Timer(0.05, deadline.cut, [WorkInterruptedError("the worker stops")])

@@ -1,13 +1,16 @@
 """Mailboxes on the real service."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 from harness.wait import until
-from sdk.agents.conftest import Replies, Requests
+from sdk.agents.loops import Replies, Requests
+from sdk.running import CLAIM, grant
+from sdk.scripted_service import Answer, ScriptedService, beats, lease
 
-from leasebeat import Client, InvalidRequestError, LeaseConflictError, NotFoundError
+from leasebeat import Client, InvalidRequestError, LeaseConflictError, NotFoundError, ServiceUnreachableError
 from leasebeat.agents import Budget, Mailbox, MailboxMessage, MainLoopRequest, MainLoopResult
 
 
@@ -97,6 +100,34 @@ def test_extending_moves_the_time_until_which_it_is_safe_to_work(requests: Reque
     before = message.valid_until
     assert message.extend_visibility(300).status == "extended"
     assert message.valid_until > before + 0.5
+
+
+def test_what_extends_shows_the_progress_that_was_noted(client: Client, new_queue: Callable[..., str]) -> None:
+    queue = new_queue(beat_interval=0, progress_required=True)
+    mailbox = Requests(client, queue, read=MainLoopRequest.reader(str))
+    mailbox.send(MainLoopRequest("go"))
+    message = receive_one(mailbox)
+    assert message.extend_visibility().status == "stalled"
+    message.note_progress(1)
+    assert message.extend_visibility().status == "extended"
+    assert message.extend_visibility().status == "stalled"
+    message.note_progress(2)
+    assert message.extend_visibility().status == "extended"
+    (held,) = client.list_leases(queue=queue).items
+    assert held.progress == 2
+
+
+def test_calls_take_no_longer_than_is_useful_for_the_lease_as_it_was_extended(service: ScriptedService) -> None:
+    service.on("POST", CLAIM, grant(lease(expires_in=0.2)))
+    service.on("POST", "/beat", beats(expires_in=1.2), Answer(delay=30.0))
+    with Client(service.url, timeout=60) as client:
+        (message,) = Requests(client, "default", read=MainLoopRequest.reader(str)).receive()
+        message.extend_visibility()
+        time.sleep(0.3)  # beyond the end that the lease began with
+        started = time.monotonic()
+        with pytest.raises(ServiceUnreachableError):
+            message.extend_visibility()
+        assert time.monotonic() - started < 15
 
 
 def test_nack_and_release_give_a_message_back(requests: Requests) -> None:

@@ -5,22 +5,20 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from copy import Error as CannotBeCopied
 from typing import Any
 
 import pytest
-from harness.server import Server
 from harness.wait import until
-from sdk.agents.chat_server import ChatServer, Says
-from sdk.agents.conftest import LEASE_S, AdapterFor, Replies, Requests, StartChat
-from sdk.relay import Relay
+from sdk.agents.chat_server import Says
+from sdk.agents.conftest import LEASE_S, AdapterFor, StartChat
+from sdk.agents.loops import DONE, EAGER, USES_TOOL, MakeLoop, Replies, Requests, ToolHeavyLoop, one_result, running
 
 from leasebeat import Client, GiveUp, LeaseExtenderConfig, Message, RetryLater
 from leasebeat.agents import (
     Budget,
     Mailbox,
-    MainLoop,
     MainLoopConfig,
     MainLoopRequest,
     MainLoopResult,
@@ -29,65 +27,8 @@ from leasebeat.agents import (
     TextLoop,
     Tool,
     ToolContext,
-    ToolHandler,
     ToolResult,
 )
-
-USES_TOOL = Says(calls=(("tool", "{}"),))
-DONE = Says("done")
-EAGER = LeaseExtenderConfig(interval=0.1)
-
-
-class ToolHeavyLoop(MainLoop[str, str]):
-    """Gives the model one tool."""
-
-    tool = Tool("tool", "", lambda _params, *, context: ToolResult.ok(None))
-    finalized = 0
-
-    def prepare(self, request: str) -> tuple[Prompt[str], Session]:
-        return Prompt(request, parse=str, tools=(self.tool,)), Session()
-
-    def finalize(self, prompt: Prompt[str], session: Session) -> None:
-        self.finalized += 1
-
-
-@pytest.fixture
-def make_loop(requests: Requests, adapter_for: AdapterFor) -> "MakeLoop":
-    def make(
-        chat: ChatServer, handler: ToolHandler | None = None, kind: type[ToolHeavyLoop] = ToolHeavyLoop, **config: Any
-    ) -> ToolHeavyLoop:
-        config = {"lease_extender": EAGER, **config}
-        loop = kind(adapter=adapter_for(chat, retries=0), requests=requests, config=MainLoopConfig(**config))
-        if handler is not None:
-            loop.tool = Tool("tool", "", handler)
-        return loop
-
-    return make
-
-
-MakeLoop = Callable[..., ToolHeavyLoop]
-
-
-@contextmanager
-def running(loop: MainLoop[str, str], **options: Any) -> Iterator[threading.Thread]:
-    """Run a loop in a thread, which ends with the block."""
-    thread = threading.Thread(target=loop.run, kwargs={"wait_time_seconds": 20, **options}, daemon=True)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        loop.stop()
-        loop.stop()
-        thread.join(20)
-        assert not thread.is_alive(), "the loop does not stop"
-
-
-def one_result(replies: Replies) -> MainLoopResult[str]:
-    """Wait for the reply, and see that it is the only one."""
-    (reply,) = replies.receive(wait_time_seconds=20)
-    reply.acknowledge()
-    assert replies.receive(max_messages=10) == ()
-    return reply.body
 
 
 def finished(client: Client, message_id: str) -> Message:
@@ -262,6 +203,37 @@ class Huge(ToolHeavyLoop):
         return Prompt(request, parse=lambda text: text * 100_000), Session()
 
 
+class Uncopied:
+    def __deepcopy__(self, _memo: object) -> "Uncopied":
+        raise CannotBeCopied("it cannot be copied")
+
+
+@pytest.mark.scar(36)
+@pytest.mark.parametrize(
+    ("output", "says"),
+    [
+        ({1, 2}, "Object of type set is not JSON serializable"),
+        (threading.Lock(), "cannot pickle '_thread.lock' object"),
+        (float("nan"), "Out of range float values are not JSON compliant"),
+        ({"key": Uncopied()}, "it cannot be copied"),
+    ],
+    ids=["set", "lock", "nan", "uncopied"],
+)
+def test_a_result_without_a_json_form_is_an_error_and_the_loop_goes_on(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop, output: Any, says: str
+) -> None:
+    class Loop(ToolHeavyLoop):
+        def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+            return Prompt(request, parse=lambda _text: output if request == "odd" else "plain"), Session()
+
+    sent = [requests.send(MainLoopRequest(request), reply_to=replies.queue) for request in ("odd", "even")]
+    make_loop(start_chat(DONE), kind=Loop).run(2)
+    first, second = (reply.body for reply in replies.receive(max_messages=10))
+    assert says in (first.error or "")
+    assert second.output == "plain"
+    assert [client.get_message(message.id).status for message in sent] == ["completed", "completed"]
+
+
 @pytest.mark.scar(30)
 @pytest.mark.parametrize("body", ["no request", {"request_id": "r"}, {"request": "go", "deadline": "soon"}])
 def test_what_is_no_request_is_given_up_and_the_loop_goes_on(
@@ -308,6 +280,47 @@ def test_decisions_about_the_message_are_nacks(
     make_loop(start_chat(DONE), kind=Loop).run(1)
     message = client.get_message(sent.id)
     assert (message.status, message.error) == (status, error)
+    assert replies.receive() == ()
+
+
+# --- what ends the program
+
+
+@pytest.mark.scar(32)
+@pytest.mark.parametrize("raised_in", ["tool", "prepare"])
+def test_an_interrupt_gives_the_message_back_uncounted_and_goes_on(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop, raised_in: str
+) -> None:
+    class Loop(ToolHeavyLoop):
+        def prepare(self, request: str) -> tuple[Prompt[str], Session]:
+            if raised_in == "prepare":
+                raise KeyboardInterrupt
+            return super().prepare(request)
+
+    def interrupt(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        raise KeyboardInterrupt
+
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    with pytest.raises(KeyboardInterrupt):
+        make_loop(start_chat(USES_TOOL), interrupt, Loop).run(visibility_timeout=600)
+    message = client.get_message(sent.id)
+    assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
+    assert replies.receive() == ()
+
+
+@pytest.mark.scar(30)
+def test_a_request_that_ends_the_program_has_had_an_attempt(
+    client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
+) -> None:
+    class Loop(ToolHeavyLoop):
+        def finalize(self, prompt: Prompt[str], session: Session) -> None:
+            raise SystemExit(3)
+
+    sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
+    with pytest.raises(SystemExit):
+        make_loop(start_chat(DONE), kind=Loop).run(visibility_timeout=600)
+    message = client.get_message(sent.id)
+    assert (message.status, message.attempt_count, message.error) == ("pending", 1, "SystemExit: 3")
     assert replies.receive() == ()
 
 
@@ -446,6 +459,18 @@ def test_what_does_not_finish_is_given_back_uncounted(
     assert replies.receive() == ()
 
 
+def test_the_clock_of_a_drain_ends_with_the_run(requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
+    loop = make_loop(start_chat(DONE), drain_timeout=600.0)
+    with running(loop) as thread:
+        until(lambda: loop.heartbeat.elapsed() > 0.1)
+        loop.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+        loop.stop()
+    make_loop(start_chat(DONE), drain_timeout=600.0).stop()
+    assert [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)] == []
+
+
 def test_an_operator_may_drain_it(client: Client, requests: Requests, start_chat: StartChat, make_loop: MakeLoop) -> None:
     name = requests.worker_id
     with running(make_loop(start_chat(DONE)), wait_time_seconds=1) as thread:
@@ -464,50 +489,3 @@ def test_a_loop_waits_out_a_service_that_is_away(
         loop = TextLoop(adapter=adapter_for(start_chat(DONE)), requests=away)
         with running(loop), caplog.at_level(logging.WARNING):
             until(lambda: sum("Receiving failed" in text for text in caplog.messages) >= 2, timeout=20)
-
-
-# --- a service that is away when the work is done
-
-
-@contextmanager
-def behind_a_relay(server: Server) -> Iterator[tuple[Relay, Client]]:
-    with Relay(server.port) as relay, Client(relay.url, timeout=2) as client:
-        yield relay, client
-
-
-@pytest.mark.parametrize("extension", [60.0, LEASE_S], ids=["back-in-time", "back-too-late"])
-def test_a_result_is_kept_for_a_service_that_is_away_while_the_lease_lasts(
-    server: Server,
-    client: Client,
-    new_queue: Callable[..., str],
-    replies: Replies,
-    start_chat: StartChat,
-    adapter_for: AdapterFor,
-    caplog: pytest.LogCaptureFixture,
-    extension: float,
-) -> None:
-    in_time = extension > LEASE_S
-    with behind_a_relay(server) as (relay, behind), caplog.at_level(logging.WARNING):
-
-        def cut(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
-            relay.cut(9)
-            return ToolResult.ok(None)
-
-        read = MainLoopRequest.reader(str)
-        requests = Requests(behind, new_queue(visibility_timeout=extension, extension=extension), read=read)
-        sent = Requests(client, requests.queue, read=read).send(MainLoopRequest("go"), reply_to=replies.queue)
-        loop = ToolHeavyLoop(adapter=adapter_for(start_chat(USES_TOOL, DONE)), requests=requests)
-        loop.tool = Tool("tool", "", cut)
-        with running(loop, max_iterations=1, visibility_timeout=extension) as thread:
-            until(lambda: any("failed and is repeated" in text for text in caplog.messages), timeout=20)
-            if in_time:
-                relay.cut(server.port)
-            thread.join(30)
-    message = client.get_message(sent.id)
-    if in_time:
-        assert (message.status, message.generation) == ("completed", 1)
-        assert one_result(replies).output == "done"
-    else:
-        assert message.status in ("in_progress", "pending")
-        assert any("could not be settled" in text for text in caplog.messages)
-        assert replies.receive() == ()

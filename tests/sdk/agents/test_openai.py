@@ -182,6 +182,19 @@ def test_an_endpoint_that_hangs_is_left(start_chat: StartChat, adapter_for: Adap
     assert caught.value.passing
 
 
+@pytest.mark.scar(12)
+def test_an_endpoint_that_hangs_is_asked_again_but_not_beaten_for(
+    start_chat: StartChat, adapter_for: AdapterFor, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    release = threading.Event()
+    chat = start_chat(Says("late", between=lambda: release.wait(20)))
+    heartbeat, beats = counting()
+    with quick_pauses(monkeypatch), pytest.raises(EndpointError, match="ReadTimeout"):
+        ask(adapter_for(chat, timeout=0.1, retries=3, stream=stream), heartbeat=heartbeat)
+    release.set()
+    assert (len(chat.asked), len(beats)) == (4, 1), "the one beat is that of the turn"
+
+
 # --- faults
 
 

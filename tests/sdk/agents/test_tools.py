@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from leasebeat import Heartbeat
+from leasebeat import Heartbeat, LeaseExpiredError, LeaseExtender, LeaseExtenderConfig
 from leasebeat.agents import (
     Deadline,
+    DeadlineExceededError,
     Prompt,
     Resources,
     Session,
@@ -25,6 +26,7 @@ from leasebeat.agents import (
     ToolExecutor,
     ToolHandler,
     ToolResult,
+    WorkInterruptedError,
 )
 
 PROMPT = Prompt("What is 6 times 7?", parse=str)
@@ -64,6 +66,31 @@ def test_tool_context_beat() -> None:
 
 def test_a_context_without_a_heartbeat_beats_for_nobody() -> None:
     ToolContext(PROMPT, Session()).beat()
+
+
+@pytest.mark.scar(9)
+def test_a_beat_that_finds_the_lease_lost_stops_the_tool() -> None:
+    heartbeat, deadline, begun = Heartbeat(), Deadline(), list[str]()
+
+    def handle(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        begun.append("begun")
+        heartbeat.add_callback(lambda: deadline.cut(WorkInterruptedError("the lease is lost")))
+        context.beat()
+        begun.append("still at it")
+        return ToolResult.ok(None)
+
+    executor, context = ToolExecutor([Tool("tool", "", handle)]), ToolContext(PROMPT, Session(), deadline, heartbeat)
+    for _ in range(2):  # the second time it does not even begin
+        with pytest.raises(WorkInterruptedError, match="the lease is lost"):
+            executor.execute(ToolCall("1", "tool", "{}"), context=context)
+    assert begun == ["begun"]
+
+
+def test_a_tool_may_take_longer_than_the_request_but_none_begins_then() -> None:
+    deadline = Deadline(0.0)
+    ToolContext(PROMPT, Session(), deadline).beat()
+    with pytest.raises(DeadlineExceededError):
+        run(multiply, '{"left": 6, "right": 7}', deadline=deadline)
 
 
 def test_the_executor_beats_before_and_after_each_tool() -> None:
@@ -188,6 +215,25 @@ def test_calls_and_failures_are_counted_per_tool() -> None:
     assert before == {"good": ToolCounts(calls=2, beats=4), "bad": ToolCounts(calls=3, failures=3, beats=6)}
     executor.execute(ToolCall("1", "good", arguments), context=context)
     assert before["good"].calls == 2, "a snapshot stays as it was"
+
+
+@pytest.mark.parametrize("failure", [None, ConnectionError("down"), LeaseExpiredError("expired")])
+def test_what_the_beats_of_a_tool_do_to_any_message_is_counted(failure: Exception | None) -> None:
+    class Message:
+        id = "42"
+
+        def extend_visibility(self, _seconds: int, /) -> None:
+            if failure is not None:
+                raise failure
+
+    heartbeat, counters = Heartbeat(), ToolCounters()
+    executor = ToolExecutor([Tool("tool", "", multiply, params=Product)], counters=counters)
+    context = ToolContext(PROMPT, Session(), heartbeat=heartbeat)
+    with LeaseExtender(LeaseExtenderConfig(interval=60)).attach(Message(), heartbeat):
+        executor.execute(ToolCall("1", "tool", '{"left": 6, "right": 7}'), context=context)
+        heartbeat.beat()
+    counted = counters.snapshot()["tool"]
+    assert (counted.beats, counted.extensions, counted.failed_extensions) == (2, int(failure is None), int(failure is not None))
 
 
 def test_an_interval_that_is_no_time_is_refused() -> None:

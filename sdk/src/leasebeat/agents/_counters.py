@@ -2,16 +2,11 @@
 
 import threading
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
-from typing import TypeVar
 
-T = TypeVar("T")
-
-_beating: ContextVar[partial[None] | None] = ContextVar("leasebeat_tool_that_beats", default=None)
+from leasebeat._lease_extender import on_extension
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +49,12 @@ class ToolCounters:
     @contextmanager
     def beating(self, tool: str) -> Generator[None, None, None]:
         """Put the extensions that are made in this block, in this thread, to the account of a tool."""
-        token = _beating.set(partial(self.add, tool))
+
+        def count(extended: bool) -> None:
+            self.add(tool, **{"extensions" if extended else "failed_extensions": 1})
+
+        token = on_extension.set(count)
         try:
             yield
         finally:
-            _beating.reset(token)
-
-
-def counted(extend: Callable[[], T], *, extended: Callable[[T], bool]) -> T:
-    """Make an extension, and put it to the account of the tool whose beat it is, if it is one's."""
-    add = _beating.get()
-    if add is None:
-        return extend()
-    try:
-        result = extend()
-    except Exception:
-        add(failed_extensions=1)
-        raise
-    if extended(result):
-        add(extensions=1)
-    return result
+            on_extension.reset(token)

@@ -88,15 +88,14 @@ class InnerLoop(Generic[OutputT]):
         raise TurnLimitError(f"the model has had {self._max_turns} turns, and still asks for tools")
 
     def _ask(self) -> Completion:
-        self._deadline.check()
-        self._tracker.check()
         self._heartbeat.beat()
+        self._deadline.check()  # after the beat, from which it may hear that the lease is lost
+        self._tracker.check()
         completion = self._model.complete(self._prompt, self._session, deadline=self._deadline, heartbeat=self._heartbeat)
         self._tracker.record(completion.usage)
         self._session.entries.append(completion)
         return completion
 
     def _use(self, call: ToolCall) -> None:
-        self._deadline.check()
         context = ToolContext(self._prompt, self._session, self._deadline, self._heartbeat, Resources(self._prompt.resources))
         self._session.entries.append(ToolOutcome(call, self._executor.execute(call, context=context)))

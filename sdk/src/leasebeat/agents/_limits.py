@@ -44,10 +44,18 @@ class Deadline:
             DeadlineExceededError: If the time is up.
             Exception: The reason, if it was cut.
         """
-        if self._reason is not None:
-            raise self._reason
+        self.check_cut()
         if time.monotonic() >= self._ends_at:
             raise DeadlineExceededError(f"the request took longer than {self._seconds:g} s")
+
+    def check_cut(self) -> None:
+        """Raise if it was cut, whether or not the time is up.
+
+        Raises:
+            Exception: The reason.
+        """
+        if self._reason is not None:
+            raise self._reason
 
     def sleep(self, seconds: float) -> None:
         """Wait, but not beyond the end.

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from leasebeat._claims import Claims
@@ -11,7 +12,6 @@ from leasebeat._held_message import HeldMessage
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import AckResult, BeatResult, Lease, NackResult, ReleaseResult
 from leasebeat._messages import SentMessage
-from leasebeat.agents._counters import counted
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
@@ -34,7 +34,8 @@ class MailboxMessage(Generic[BodyT, ReplyT]):
         self._client = client
         self._held = HeldMessage(client, lease, worker_id=worker_id)
         self._read = read
-        self._valid_until = lease.valid_until
+        self._worker_id = worker_id
+        self._progress: int | None = None
         self.attempt = lease.attempt
         self.reply_to = lease.message.headers.get(REPLY_TO)
 
@@ -57,17 +58,22 @@ class MailboxMessage(Generic[BodyT, ReplyT]):
 
     @property
     def valid_until(self) -> float:
-        """Until when it is safe to work, on `time.monotonic()`, as far as the last answer said."""
-        return self._valid_until
+        """Until when it is safe to work, on `time.monotonic()`, as far as the answers said."""
+        return self._held.lease.valid_until
 
-    def extend_visibility(self, seconds: float | None = None) -> BeatResult:
-        """Beat, so that the service extends the lease by its queue's `extension`. See `HeldMessage.extend_visibility`.
+    def note_progress(self, progress: int) -> None:
+        """Keep how much work is done, to go with the next extension: any number that grows with it, from 0."""
+        self._progress = progress
+
+    def extend_visibility(self, seconds: float | None = None) -> BeatResult:  # noqa: ARG002 - see `HeldMessage.extend_visibility`
+        """Beat, with the progress that was noted, so that the service extends the lease by its queue's `extension`.
 
         Raises:
             LeaseLostError: The subclass that says why the lease is over.
         """
-        result = counted(lambda: self._held.extend_visibility(seconds), extended=lambda beat: beat.status == "extended")
-        self._valid_until = result.valid_until or self._valid_until
+        lease = self._held.lease
+        result = self._client.beat(lease, progress=self._progress, worker_id=self._worker_id)
+        self._held.lease = replace(lease, valid_until=max(lease.valid_until, result.valid_until or 0.0))
         return result
 
     def reply(self, body: ReplyT) -> SentMessage | None:

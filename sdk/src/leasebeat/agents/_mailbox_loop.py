@@ -16,9 +16,10 @@ from leasebeat._heartbeat import Heartbeat
 from leasebeat._lease_extender import LeaseExtender, LeaseExtenderConfig
 from leasebeat._retry import Pauses
 from leasebeat._signals import stop_on_signals
+from leasebeat._wire import encode
 from leasebeat.agents._errors import WorkInterruptedError
 from leasebeat.agents._limits import Deadline
-from leasebeat.agents._mailbox import Mailbox, MailboxMessage, Receiving
+from leasebeat.agents._mailbox import Mailbox, MailboxMessage, Receiving, plain
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         self._hurry = threading.Event()
         self._receiving: Receiving[RequestT, ResultT] | None = None
         self._deadline = Deadline()
+        self._drain_timer: threading.Timer | None = None
 
     @property
     def heartbeat(self) -> Heartbeat:
@@ -62,6 +64,9 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         """Work until `stop` is called, SIGTERM or SIGINT arrives, or the service drains this worker.
 
         In the main thread it handles these signals, each as one call of `stop`.
+
+        What is no `Exception`, such as a `SystemExit`, ends it, except that of a tool, which is the tool's failure: the message in hand is
+        nacked before that goes on to the caller, or released if it is a `KeyboardInterrupt`.
 
         Args:
             max_iterations: How often to ask for a request, whether one comes or not. None: without end.
@@ -88,7 +93,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         """Take no more requests, and let `run` return once the one in hand is done. Safe from any thread.
 
         If it is not done in the `drain_timeout` of the configuration, or `stop` is called again, it is given back before the next
-        turn, tool or part of an answer, without counting as an attempt. Once stopped, a loop stays stopped.
+        turn, tool, beat of a tool or part of an answer, without counting as an attempt. Once stopped, a loop stays stopped.
         """
         with self._lock:
             self._stops += 1
@@ -105,12 +110,13 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             if self._stopping.is_set():
                 return
             self._stopping.set()
-            if self._receiving is not None:
-                self._receiving.stop()
-        _log.info("Stopping: the request in hand, if there is one, has %.0f s to finish", self._drain_timeout)
-        timer = threading.Timer(self._drain_timeout, self._give_back)
-        timer.daemon = True
-        timer.start()
+            if self._receiving is None:  # it does not run, so there is nothing to drain
+                return
+            self._receiving.stop()
+            _log.info("Stopping: the request in hand, if there is one, has %.0f s to finish", self._drain_timeout)
+            self._drain_timer = threading.Timer(self._drain_timeout, self._give_back)
+            self._drain_timer.daemon = True
+            self._drain_timer.start()
 
     def _give_back(self) -> None:
         self._hurry.set()
@@ -128,6 +134,9 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             finally:
                 with self._lock:
                     self._receiving = None
+                if self._drain_timer is not None:
+                    self._drain_timer.cancel()
+                    self._drain_timer.join()
 
     def _iterate(self, receive: Callable[[], MailboxMessage[RequestT, ResultT] | None], backoff: Pauses) -> None:
         asked_at = time.monotonic()
@@ -146,7 +155,8 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         if message is None:
             self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())  # never ask in a tight loop
         else:
-            self._handle_message(message)
+            with _given_back_on_exit(message):
+                self._handle_message(message)
 
     # --- work
 
@@ -188,6 +198,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         """Do the work. Returns what settles the message."""
         try:
             result = self._answer(request, deadline)
+            encode(plain(result))  # a result without a JSON form is a failure too
         except WorkInterruptedError as error:
             _log.info("The work on message %s stops: %s", message.id, error)
             return partial(_patiently, message, message.release)
@@ -198,6 +209,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
             _log.warning("The request in message %s failed", message.id, exc_info=error)
             result = self._failure(request, error)
+        self._heartbeat.beat()  # a result is progress, and the last chance to hear that the lease is lost
         return partial(self._reply_and_ack, message, request, result)
 
     def _reply_and_ack(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, result: ResultT) -> None:
@@ -206,11 +218,24 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         try:
             _patiently(message, message.reply, result)
             _patiently(message, message.acknowledge, result)
-        except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
+        except (InvalidRequestError, RecursionError) as error:
             _log.warning("The result for message %s cannot be stored: %s", message.id, error)
             failure = self._failure(request, error)
             _patiently(message, message.reply, failure)
             _patiently(message, message.acknowledge, failure)
+
+
+@contextmanager
+def _given_back_on_exit(message: MailboxMessage[RequestT, ResultT]) -> Generator[None, None, None]:
+    """Give a message back before the program ends: untouched if a person ends it, else as a failed attempt, as it may end the next one."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        _settle(message, message.release)
+        raise
+    except BaseException as error:
+        _settle(message, partial(message.nack, failure_text(error)))
+        raise
 
 
 def _settle(message: MailboxMessage[RequestT, ResultT], settle: Callable[[], object]) -> None:

@@ -53,9 +53,15 @@ class ToolContext:
     resources: Resources = field(default_factory=Resources)
 
     def beat(self) -> None:
-        """Prove that the tool makes progress, which extends the message's lease when it is time. Call it during long work."""
+        """Prove that the tool makes progress, which extends the message's lease when it is time. Call it during long work.
+
+        Raises:
+            WorkInterruptedError: If the lease turns out to be lost, or the worker has to go. Stop then: let it through.
+        """
         if self.heartbeat is not None:
             self.heartbeat.beat()
+        if self.deadline is not None:
+            self.deadline.check_cut()
 
 
 class ToolHandler(Protocol):
@@ -76,7 +82,7 @@ class Tool:
         parameters: A JSON schema of its arguments, which are an object.
         params: Makes what the handler gets from the arguments, which it takes as keywords: `dict`, or a class of your own.
         beat_interval: Least seconds between two beats of the handler that are passed on, so that one that beats all the time
-            costs nothing. 0 passes on each.
+            costs nothing. 0 passes on each. Keep it well below the length of a lease.
     """
 
     name: str

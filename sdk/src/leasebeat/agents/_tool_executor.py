@@ -39,12 +39,20 @@ class ToolExecutor:
         Args:
             call: What the model asks for.
             context: What the tool gets, except that its beats go through a heartbeat of the tool's own.
+
+        Raises:
+            DeadlineExceededError: If the time is up before the tool begins.
+            WorkInterruptedError: If the work is to stop.
+            GiveUp: If the tool decides so about the message, as for the next one.
+            RetryLater: The other decision.
         """
         tool = self._tools.get(call.name)
         if tool is None:
             return ToolResult.error(f"there is no tool {call.name!r}, but there are: {', '.join(sorted(self._tools))}")
         heartbeat = _ToolHeartbeat(tool, context.heartbeat, self._counters)
         heartbeat.beat_now()
+        if context.deadline is not None:
+            context.deadline.check()  # after the beat, from which it may hear that the lease is lost
         result = _run(tool, call, replace(context, heartbeat=heartbeat))
         heartbeat.beat_now()
         self._counters.add(tool.name, calls=1, failures=0 if result.success else 1)
