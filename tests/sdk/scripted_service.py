@@ -40,7 +40,16 @@ class Break:
     """Instead of an answer: the connection breaks after the request was read."""
 
 
-Step = Answer | Break | Callable[[Received], "Answer | Break"]
+@dataclass(frozen=True)
+class Trickle:
+    """Instead of an answer: one byte of it after another, each in time, without an end. `left` is set once the client has gone."""
+
+    of_head: bool = False
+    left: threading.Event = field(default_factory=threading.Event)
+
+
+Reaction = Answer | Break | Trickle
+Step = Reaction | Callable[[Received], Reaction]
 
 
 class ScriptedService:
@@ -51,6 +60,7 @@ class ScriptedService:
         self._scripts: dict[tuple[str, str], list[Step]] = {}
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
+        self._ended = threading.Event()
         self._server = _Server(("127.0.0.1", port), self._handler_class())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
@@ -82,13 +92,14 @@ class ScriptedService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
         for connection in list(self._sockets):
             _break(connection)
         self._thread.join()
 
-    def _next(self, request: Received) -> Answer | Break:
+    def _next(self, request: Received) -> Reaction:
         with self._lock:
             self.received.append(request)
             steps = self._scripts.get((request.method, request.path)) or [problem(404, "queue-not-found")]
@@ -116,6 +127,10 @@ class ScriptedService:
                     self.close_connection = True
                     _break(self.connection)
                     return
+                if isinstance(answer, Trickle):
+                    self.close_connection = True
+                    self._trickle(answer)
+                    return
                 time.sleep(answer.delay)
                 self._write(answer)
 
@@ -142,6 +157,15 @@ class ScriptedService:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
+
+            def _trickle(self, answer: Trickle) -> None:
+                begun = b"x-filler: " if answer.of_head else b"content-length: 1000000\r\n\r\n"
+                try:
+                    self.connection.sendall(b"HTTP/1.1 200 OK\r\n" + begun)
+                    while not service._ended.wait(0.05):
+                        self.connection.sendall(b"1")
+                except OSError:
+                    answer.left.set()
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
                 """Say nothing."""
