@@ -129,7 +129,7 @@ class ScriptedService:
                     return
                 if isinstance(answer, Trickle):
                     self.close_connection = True
-                    self._trickle(answer)
+                    _trickle(self.connection, answer, service._ended)
                     return
                 time.sleep(answer.delay)
                 self._write(answer)
@@ -158,15 +158,6 @@ class ScriptedService:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def _trickle(self, answer: Trickle) -> None:
-                begun = b"x-filler: " if answer.of_head else b"content-length: 1000000\r\n\r\n"
-                try:
-                    self.connection.sendall(b"HTTP/1.1 200 OK\r\n" + begun)
-                    while not service._ended.wait(0.05):
-                        self.connection.sendall(b"1")
-                except OSError:
-                    answer.left.set()
-
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
                 """Say nothing."""
 
@@ -179,6 +170,16 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is part of the tests."""
+
+
+def _trickle(connection: socket.socket, answer: Trickle, ended: threading.Event) -> None:
+    begun = b"x-filler: " if answer.of_head else b"content-length: 1000000\r\n\r\n"
+    try:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + begun)
+        while not ended.wait(0.05):
+            connection.sendall(b"1")
+    except OSError:
+        answer.left.set()
 
 
 def _break(connection: socket.socket) -> None:

@@ -166,7 +166,10 @@ def test_a_nack_that_the_service_refuses_is_tried_without_its_error_and_then_no_
     start(handle)
     service.wait_for(CLAIM, 2)
     assert [request.body["leases"][0].get("error") for request in service.asked("/nack")] == ["OSError: disk full", None]
-    assert "The nack of message 42 is refused, so its lease runs out: 422 invalid-request about invalid-request (request r-1)" in caplog.messages
+    assert (
+        "The nack of message 42 is refused, so its lease runs out: 422 invalid-request about invalid-request (request r-1)"
+        in caplog.messages
+    )
 
 
 def test_an_output_that_the_service_refuses_is_a_nack(service: ScriptedService, start: Start) -> None:

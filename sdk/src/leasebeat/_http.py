@@ -17,7 +17,7 @@ from leasebeat._retry import RetryPolicy, time_to_answer
 from leasebeat._tracing import trace_headers
 from leasebeat._version import __version__
 
-__all__ = ["AsyncTransport", "Options", "Transport", "http"]
+__all__ = ["AsyncTransport", "Limit", "Options", "Transport", "http"]
 
 KEEPALIVE_EXPIRY_S = 15.0  # well below the service's 75 s, so that the client closes an idle connection first
 WAIT_MARGIN_S = 5.0  # on top of a parked call's own wait

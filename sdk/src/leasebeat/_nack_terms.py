@@ -16,5 +16,5 @@ class NackTerms(TypedDict):
 
 
 def nack_terms(error: BaseException) -> NackTerms:
-    """What the handler's exception decides: `RetryLater` when, `GiveUp` that there is no other attempt. Else the queue's backoff decides."""
+    """What the handler's exception decides: `RetryLater` when the next attempt is, `GiveUp` that there is none. Else the queue decides."""
     return {"delay": error.delay if isinstance(error, RetryLater) else None, "retryable": not isinstance(error, GiveUp)}

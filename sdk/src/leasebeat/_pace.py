@@ -27,7 +27,7 @@ class Pace:
         self._backoff.reset()
 
     def after_nothing(self, asked_at: float) -> None:
-        """Wait until a round that began at `asked_at`, on `time.monotonic()`, has taken its time, whether it was to wait for work or not."""
+        """Wait until a round that began at `asked_at`, on `time.monotonic()`, has taken its time, though it may have waited for no work."""
         self._wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
 
     def after_failure(self, error: Exception, attempt: str) -> None:
