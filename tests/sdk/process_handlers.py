@@ -93,6 +93,26 @@ def until_lost(message: LeasedMessage, context: Context) -> None:
         raise
 
 
+def work_until_told(message: LeasedMessage, context: Context) -> int:
+    """Beat until there is a file."""
+    progress = 0
+    while not Path(message.body).exists():
+        progress += 1
+        context.beat(progress=progress)
+        time.sleep(0.01)
+    return context.generation
+
+
+async def work_until_told_in_a_loop(message: LeasedMessage, context: Context) -> int:
+    """The same as a coroutine."""
+    progress = 0
+    while not Path(message.body).exists():  # noqa: ASYNC240 - a look takes no time
+        progress += 1
+        context.beat(progress=progress)
+        await asyncio.sleep(0.01)
+    return context.generation
+
+
 def wait_for_loss(message: LeasedMessage, context: Context) -> None:
     """Do not beat, and leave word in a file of how the end was heard."""
     Path(message.body).write_text(f"lost: {context.lost.wait(30)}", encoding="utf-8")

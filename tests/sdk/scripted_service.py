@@ -40,7 +40,16 @@ class Break:
     """Instead of an answer: the connection breaks after the request was read."""
 
 
-Step = Answer | Break | Callable[[Received], "Answer | Break"]
+@dataclass(frozen=True)
+class Trickle:
+    """Instead of an answer: one byte of it after another, each in time, without an end. `left` is set once the client has gone."""
+
+    of_head: bool = False
+    left: threading.Event = field(default_factory=threading.Event)
+
+
+Reaction = Answer | Break | Trickle
+Step = Reaction | Callable[[Received], Reaction]
 
 
 class ScriptedService:
@@ -51,6 +60,7 @@ class ScriptedService:
         self._scripts: dict[tuple[str, str], list[Step]] = {}
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
+        self._ended = threading.Event()
         self._server = _Server(("127.0.0.1", port), self._handler_class())
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
@@ -82,13 +92,14 @@ class ScriptedService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._ended.set()
         self._server.shutdown()
         self._server.server_close()
         for connection in list(self._sockets):
             _break(connection)
         self._thread.join()
 
-    def _next(self, request: Received) -> Answer | Break:
+    def _next(self, request: Received) -> Reaction:
         with self._lock:
             self.received.append(request)
             steps = self._scripts.get((request.method, request.path)) or [problem(404, "queue-not-found")]
@@ -115,6 +126,10 @@ class ScriptedService:
                 if isinstance(answer, Break):
                     self.close_connection = True
                     _break(self.connection)
+                    return
+                if isinstance(answer, Trickle):
+                    self.close_connection = True
+                    _trickle(self.connection, answer, service._ended)
                     return
                 time.sleep(answer.delay)
                 self._write(answer)
@@ -155,6 +170,16 @@ class _Server(ThreadingHTTPServer):
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that goes away is part of the tests."""
+
+
+def _trickle(connection: socket.socket, answer: Trickle, ended: threading.Event) -> None:
+    begun = b"x-filler: " if answer.of_head else b"content-length: 1000000\r\n\r\n"
+    try:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n" + begun)
+        while not ended.wait(0.05):
+            connection.sendall(b"1")
+    except OSError:
+        answer.left.set()
 
 
 def _break(connection: socket.socket) -> None:

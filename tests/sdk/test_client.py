@@ -1,7 +1,9 @@
 """Clients over real connections to a scripted service."""
 
 import asyncio
+import base64
 import inspect
+import logging
 import multiprocessing
 import socket
 import threading
@@ -10,12 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from sdk.scripted_service import Answer, Break, Received, ScriptedService, lease, problem, verdicts
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, Trickle, lease, problem, verdicts
 
 import leasebeat
 from leasebeat import AsyncClient, Client, RetryPolicy
 from leasebeat._calls.leases import claim
-from leasebeat._http import Options
+from leasebeat._http import Limit, Options
 
 HEALTHY = Answer({"status": "ok"})
 SENT = Answer({"messages": [{"id": "1", "status": "pending", "duplicate": False}]}, 201)
@@ -37,20 +39,20 @@ def redrive(client: Any) -> Any:
     return client.redrive("q", limit=1)
 
 
-def call_sync(url: str, retry: RetryPolicy, use: Use) -> object:
-    with Client(url, retry=retry) as client:
+def call_sync(url: str, retry: RetryPolicy, use: Use, **settings: Any) -> object:
+    with Client(url, retry=retry, **settings) as client:
         return use(client)
 
 
-def call_async(url: str, retry: RetryPolicy, use: Use) -> object:
+def call_async(url: str, retry: RetryPolicy, use: Use, **settings: Any) -> object:
     async def call() -> object:
-        async with AsyncClient(url, retry=retry) as client:
+        async with AsyncClient(url, retry=retry, **settings) as client:
             return await use(client)
 
     return asyncio.run(call())
 
 
-Caller = Callable[[str, RetryPolicy, Use], object]
+Caller = Callable[..., object]
 both = pytest.mark.parametrize("call", [call_sync, call_async])
 
 
@@ -171,10 +173,35 @@ def test_a_call_out_of_time_is_not_repeated(service: ScriptedService) -> None:
     assert len(service.asked("/healthz")) == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [(call_sync, Trickle()), (call_async, Trickle()), (call_async, Trickle(of_head=True))],
+    ids=["sync", "async", "head"],
+)
+def test_an_answer_that_trickles_in_gets_the_time_of_a_call_and_no_more(call: Caller, answer: Trickle, service: ScriptedService) -> None:
+    """Each byte is in time, so no time-out of a step ends the call."""
+    service.on("GET", "/healthz", answer)
+    started = time.monotonic()
+    with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
+        call(service.url, RetryPolicy(), healthz, timeout=0.5)
+    assert 0.4 < time.monotonic() - started < 5
+    assert (caught.value.maybe_processed, caught.value.broken) == (True, False)
+    assert answer.left.wait(5), "the connection is not kept"
+    assert len(service.asked("/healthz")) == 1
+
+
+def test_an_answer_that_is_there_is_taken_however_late() -> None:
+    """As in a process that stood still meanwhile."""
+    limit = Limit(0.0)
+    assert list(limit.in_time([b"whole"])) == [b"whole"]
+    with pytest.raises(Exception, match="did not end within"):
+        list(limit.in_time([b"a", b"part", b"after"]))
+
+
 @pytest.mark.parametrize(("wait", "read"), [(0.0, 10.0), (20.0, 35.0)])
 def test_a_parked_claim_may_take_its_wait_and_a_margin(wait: float, read: float) -> None:
-    request = Options(base_url="http://service", timeout=10.0).for_request(claim("q", worker_id="w", wait=wait))
-    assert (request["timeout"].connect, request["timeout"].read) == (10.0, read)
+    limit = Options(base_url="http://service", timeout=10.0).limit(claim("q", worker_id="w", wait=wait))
+    assert (limit["connect"], limit["read"]) == pytest.approx((10.0, read), abs=0.5)
 
 
 def test_a_parked_claim_is_waited_for(service: ScriptedService) -> None:
@@ -257,6 +284,27 @@ def test_both_clients_have_the_same_calls_with_the_same_arguments() -> None:
 def test_an_address_without_a_scheme_is_refused_at_once(url: str) -> None:
     with pytest.raises(ValueError, match="base_url"):
         Client(url)
+
+
+@both
+def test_a_password_in_the_address_is_sent_and_shown_nowhere(
+    call: Caller, service: ScriptedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.on("GET", "/healthz", HEALTHY, Break())
+    url = service.url.replace("//", "//worker:s3cret%21@")
+    with caplog.at_level(logging.DEBUG):
+        assert call(url, RetryPolicy(), healthz) == leasebeat.Health(status="ok")
+        with pytest.raises(leasebeat.ServiceUnreachableError) as caught:
+            call(url, RetryPolicy(), healthz)
+    assert service.asked("/healthz")[0].headers["authorization"] == f"Basic {base64.b64encode(b'worker:s3cret!').decode()}"
+    assert "s3cret" not in caplog.text + str(caught.value) + repr(Options(base_url=url))
+
+
+@pytest.mark.parametrize("url", ["http://worker:s3/cret@service", "ftp://worker:s3cret@service"])
+def test_an_address_that_is_refused_is_not_quoted(url: str) -> None:
+    with pytest.raises(ValueError, match="base_url") as caught:
+        Client(url)
+    assert "s3" not in str(caught.value)
 
 
 def test_a_base_path_is_kept(service: ScriptedService) -> None:

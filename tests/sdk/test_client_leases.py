@@ -62,9 +62,9 @@ def test_a_service_that_hangs_is_given_up_with_the_lease(service: ScriptedServic
 
 
 def timeout_of(held: Lease | str, client_timeout: float = 10.0) -> float:
-    timeout = Options(base_url="http://service", timeout=client_timeout).for_request(leases.ack(held))["timeout"]
-    assert timeout.connect == timeout.read == timeout.write == timeout.pool
-    return float(timeout.read)
+    limit = Options(base_url="http://service", timeout=client_timeout).limit(leases.ack(held))
+    assert limit["connect"] == pytest.approx(limit["read"], abs=0.05)
+    return limit.total
 
 
 def test_the_time_is_a_third_of_what_is_left_and_never_more_than_the_clients(service: ScriptedService) -> None:

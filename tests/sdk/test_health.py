@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from contextlib import ExitStack
 from typing import Any
 
@@ -10,7 +11,7 @@ import httpx
 import pytest
 from harness.wait import until
 from sdk.running import CLAIM, Start, grant, park
-from sdk.scripted_service import Break, ScriptedService, beats, lease, verdicts
+from sdk.scripted_service import Break, Received, ScriptedService, beats, lease, verdicts
 
 import leasebeat
 from leasebeat import Context, LeasedMessage
@@ -133,6 +134,19 @@ def test_a_worker_that_cannot_reach_the_service_is_not_ready_until_it_can(
     assert probe(port, "live")[0] == 200
     service.on("POST", CLAIM, park)
     assert wait_for(port, "ready", 200) == {"status": "ready"}
+
+
+def test_the_time_without_the_service_counts_from_when_it_was_first_asked_in_vain(
+    service: ScriptedService, healthy: Start, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def hang_then_break(_request: Received) -> Break:
+        time.sleep(0.7)
+        return Break()
+
+    monkeypatch.setattr("leasebeat._worker.UNREACHED_S", 0.5)
+    service.on("POST", CLAIM, hang_then_break)
+    healthy(lambda _message, _context: None)
+    assert wait_for(port, "ready", 503)["seconds"] >= 1.4, "one claim, and its repeat on a fresh connection"
 
 
 def test_clients_that_say_nothing_or_nonsense_keep_no_probe_from_its_answer(service: ScriptedService, healthy: Start, port: int) -> None:

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
+from harness.wait import until
 from sdk.running import CLAIM, Start, grant, park
 from sdk.scripted_service import Answer, Received, ScriptedService, beat_result, beats, lease, message, problem
 
@@ -217,6 +218,52 @@ def test_a_detail_that_the_service_refuses_does_not_cost_the_beat(service: Scrip
     start(handle)
     service.wait_for("/ack")
     assert service.asked("/beat")[1].body["leases"] == [{"receipt": "secret-1", "progress": 5}]
+
+
+@pytest.mark.rule(10)
+@pytest.mark.parametrize("trouble", ["one bad detail", "too large together"])
+def test_a_call_that_is_refused_costs_no_lease_more_than_its_own_bad_detail(trouble: str, service: ScriptedService, start: Start) -> None:
+    """Eight leases that moved share one call. A detail that was refused once is not sent again."""
+    taken: list[dict[str, Any]] = []
+    held, moved, done = threading.Event(), threading.Barrier(9), threading.Event()
+
+    def answer(request: Received) -> Answer:
+        items = request.body["leases"]
+        if len(service.asked("/beat")) == 1:
+            held.wait(20)
+        elif trouble == "too large together" and len(items) > 3:
+            return problem(413, "body-too-large")
+        elif trouble == "one bad detail" and "bad" in [item.get("detail") for item in items]:
+            return problem(422, "invalid-request")
+        taken.extend(items)
+        return beats(next_beat_in=0.05)(request)
+
+    def handle(message: LeasedMessage, context: Context) -> None:
+        if message.id != "first":
+            service.wait_for("/beat")
+            context.beat(progress=1, detail=message.body)
+            moved.wait(20)
+        else:
+            context.beat()
+            moved.wait(20)
+            held.set()
+        done.wait(20)
+        context.beat(progress=2)
+
+    bodies = ["bad" if trouble == "one bad detail" and number == 3 else f"good {number}" for number in range(8)]
+    leases = [lease(body, message=message(id=body, body=body)) for body in bodies]
+    service.on("POST", CLAIM, grant(lease("first", message=message(id="first")), *leases), park)
+    service.on("POST", "/beat", answer)
+    start(handle, concurrency=9)
+    until(lambda: len(taken) == 9, timeout=20)
+    calls = len(service.asked("/beat"))
+    assert {item["receipt"]: item.get("detail") for item in taken[1:]} == {body: None if body == "bad" else body for body in bodies}
+    assert calls <= 12
+    done.set()
+    service.wait_for("/ack", 9, timeout=20)
+    if trouble == "one bad detail":
+        again = [item for request in service.asked("/beat")[calls:] for item in request.body["leases"]]
+        assert "bad" not in [item.get("detail") for item in again]
 
 
 def test_a_detail_is_sent_as_it_was_when_it_was_reported(service: ScriptedService, start: Start) -> None:

@@ -82,18 +82,22 @@ def test_a_child_that_a_handler_lets_go_on_does_not_settle_its_parents_message(
 def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
 
     def handle(_message: LeasedMessage, _context: Context) -> int:
+        read_end, write_end = os.pipe()
         child = os.fork()
         if child == 0:
-            time.sleep(5)
+            os.write(write_end, b"up")
+            time.sleep(10)
             os._exit(0)
-        time.sleep(0.1)
+        os.read(read_end, 2)
+        os.close(read_end)
+        os.close(write_end)
         os.kill(child, signal.SIGTERM)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     worker = Worker(willing.url, "default", handle)
 
     def stop_when_acked() -> None:
-        willing.wait_for("/ack")
+        willing.wait_for("/ack", timeout=15)
         worker.stop()
 
     threading.Thread(target=stop_when_acked, daemon=True).start()

@@ -6,8 +6,9 @@ import textwrap
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
@@ -17,6 +18,7 @@ from sdk.running import program_process
 
 import leasebeat
 from leasebeat import Client, Context, LeasedMessage, Worker
+from sdk import process_handlers
 
 
 class Server(Protocol):
@@ -286,9 +288,12 @@ def test_an_unknown_queue_ends_the_worker(client: Client) -> None:
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timeout(300)
 def test_a_service_that_is_killed_and_comes_back_costs_nothing(start_server: Callable[[], Server]) -> None:
     """The lease outlives the gap: beats are repeated, the work goes on, and its ack arrives."""
+    asked_at = time.monotonic()
     first = start_server()
+    lease_s = max(15.0, 4 * (time.monotonic() - asked_at))
     killed, working = threading.Event(), threading.Event()
 
     def handle(_message: LeasedMessage, context: Context) -> int:
@@ -301,7 +306,7 @@ def test_a_service_that_is_killed_and_comes_back_costs_nothing(start_server: Cal
         return context.generation
 
     with Relay(first.port) as relay, Client(relay.url) as client:
-        client.put_queue("durable", visibility_timeout=15.0, extension=15.0, beat_interval=0.2)
+        client.put_queue("durable", visibility_timeout=lease_s, extension=lease_s, beat_interval=0.2)
         message = client.send("durable", 1)
         worker = Worker(client, "durable", handle, wait=5.0)
         thread = threading.Thread(target=worker.run, daemon=True)
@@ -311,7 +316,7 @@ def test_a_service_that_is_killed_and_comes_back_costs_nothing(start_server: Cal
         killed.set()
         time.sleep(0.3)  # the ack is tried in vain
         relay.target = start_server().port
-        done = finished(client, message.id)
+        done = finished(client, message.id, 30)
         worker.stop()
         thread.join(10)
     assert (done.status, done.output, done.generation, done.attempt_count) == ("completed", 1, 1, 0)
@@ -358,81 +363,118 @@ def test_busy_threads_keep_their_leases(client: Client, queue: str, start: Start
 
 
 FROZEN = """
-import sys, time
+import asyncio, os, sys, time
 from leasebeat import LeaseLostError, Worker
 
 LEASE = 1.5
 
-def handle(message, context):
-    last = time.monotonic()
-    while True:
-        time.sleep(0.02)
-        asleep, last = time.monotonic() - last, time.monotonic()
-        try:
-            context.beat()
-        except LeaseLostError as error:
-            print(type(error).__name__, context.lost.is_set(), flush=True)
-            return
-        print("beat" if asleep < LEASE else "beat without a lease", flush=True)
+def say(*words):
+    os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # each line at once, from either thread
 
-Worker(sys.argv[1], sys.argv[2], handle).run()
+class Work:
+    def __init__(self, message, context):
+        self.kind, self.context, self.last = message.body, context, time.monotonic()
+
+    def goes_on(self):
+        asleep, self.last = time.monotonic() - self.last, time.monotonic()
+        try:
+            self.context.beat()
+        except LeaseLostError as error:
+            say(self.kind, type(error).__name__, self.context.lost.is_set())
+            return False
+        say(self.kind, "beat" if asleep < LEASE else "beat without a lease")
+        return True
+
+def in_thread(work):
+    while work.goes_on():
+        time.sleep(0.02)
+
+async def in_loop(work):
+    while work.goes_on():
+        await asyncio.sleep(0.02)
+
+def handle(message, context):
+    if message.body == "parked":
+        say("parked", context.generation)
+    else:
+        return (in_thread if message.body == "thread" else in_loop)(Work(message, context))
+
+Worker(sys.argv[1], sys.argv[2], handle, concurrency=3).run()
 """
 
 
-@pytest.mark.scar(10)
-def test_a_process_that_was_frozen_hears_of_its_loss_from_its_next_beat(server: Server, client: Client, queue: str) -> None:
-    """For two lease lengths. Somebody else has done the work meanwhile."""
+@pytest.mark.scar(10, 18)
+def test_a_process_that_was_frozen_hears_of_its_losses_from_its_next_beats(server: Server, client: Client, queue: str) -> None:
+    """For two lease lengths. Somebody else has done the work meanwhile, and what its parked claim was granted comes again."""
     client.put_queue(queue, visibility_timeout=1.5, extension=1.5, beat_interval=0.2)
-    sent = client.send(queue, 1)
+    sent = client.send_many(queue, [leasebeat.NewMessage(kind, work_type="working") for kind in ("thread", "coroutine")])
     with program_process(FROZEN, server.url, queue) as process:
         assert process.stdout is not None
-        for _ in range(20):
-            assert process.stdout.readline() == b"beat\n"
+        said = [process.stdout.readline() for _ in range(100)]
+        assert set(said) == {b"thread beat\n", b"coroutine beat\n"}
         process.send_signal(signal.SIGSTOP)
         frozen_at = time.monotonic()
-        (other,) = client.claim(queue, worker_id="other", wait=20)
-        client.ack(other, "done by another")
+        granted = client.send(queue, "parked", work_type="parked")
+        until(lambda: client.get_message(granted.id).status == "in_progress")
+        for _ in sent:
+            (other,) = client.claim(queue, worker_id="other", wait=20, work_types="working")
+            client.ack(other, "done by another")
         time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
         process.send_signal(signal.SIGCONT)
-        heard = next(line for line in process.stdout if line != b"beat\n")  # those were before
-        assert heard == b"LeaseExpiredError True\n"
-    message = client.get_message(sent.id)
-    assert (message.status, message.output, message.generation) == ("completed", "done by another", 2)
+        heard = (line for line in process.stdout if line not in said)  # those were before
+        assert {next(heard) for _ in range(3)} == {
+            b"thread LeaseExpiredError True\n",
+            b"coroutine LeaseExpiredError True\n",
+            b"parked 2\n",
+        }
+        assert finished(client, granted.id).generation == 2
+    messages = [client.get_message(each.id) for each in sent]
+    assert [(message.status, message.output, message.generation) for message in messages] == [("completed", "done by another", 2)] * 2
+
+
+@contextmanager
+def working(client: Client, handlers: Mapping[str, tuple[leasebeat.Handler, dict[str, Any]]]) -> Iterator[None]:
+    """A worker per queue, with that handler and options."""
+    with ExitStack() as workers:
+        for queue, (handler, options) in handlers.items():
+            workers.enter_context(in_thread(Worker(client, queue, handler, wait=5.0, **options)))
+        yield
 
 
 @pytest.mark.scar(10)
 @pytest.mark.timeout(400)
-def test_a_service_that_is_away_for_half_a_lease_costs_nothing(start_server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It starts again on the same port. The work outlasts the lease that it had by then, so it needs the beats that follow."""
+def test_a_service_that_is_away_for_half_a_lease_costs_nothing(
+    start_server: Callable[[], Server], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It starts again on the same port. The work outlasts the leases that it had by then, so it needs the beats that follow."""
     asked_at = time.monotonic()
     first = start_server()
     start_s = time.monotonic() - asked_at
     lease_s = max(8.0, 4 * start_s)
     monkeypatch.setattr("harness.server._free_port", lambda: first.port)
-    done, enough = [0], threading.Event()
-
-    def handle(_message: LeasedMessage, context: Context) -> int:
-        while not enough.wait(0.01):
-            done[0] += 1
-            context.beat(progress=done[0])
-        return context.generation
-
+    enough = tmp_path / "enough"
+    handlers: dict[str, tuple[leasebeat.Handler, dict[str, Any]]] = {
+        "threads": (process_handlers.work_until_told, {}),
+        "coroutines": (process_handlers.work_until_told_in_a_loop, {}),
+        "processes": (process_handlers.work_until_told, {"processes": True}),
+    }
     with Client(first.url) as client:
-        client.put_queue("durable", visibility_timeout=lease_s, extension=lease_s, beat_interval=0.5)
-        sent = client.send("durable", 1)
-        with in_thread(Worker(client, "durable", handle, wait=5.0)):
-            until(lambda: client.get_message(sent.id).progress is not None, timeout=30)
+        for queue in handlers:
+            client.put_queue(queue, visibility_timeout=lease_s, extension=lease_s, beat_interval=0.5)
+        sent = [client.send(queue, str(enough)) for queue in handlers]
+        with working(client, handlers):
+            until(lambda: all(client.get_message(each.id).progress is not None for each in sent), timeout=60)
+            done_by_then = [client.get_message(each.id).progress or 0 for each in sent]
             first.kill()
             away_at = time.monotonic()
             time.sleep(lease_s / 2 - start_s)
             assert start_server().url == first.url
-            done_by_then = done[0]
             time.sleep(max(0.0, away_at + 1.25 * lease_s - time.monotonic()))
-            enough.set()
-            message = finished(client, sent.id, 30)
-    assert (message.status, message.output, message.generation) == ("completed", 1, 1)
-    assert (message.attempt_count, message.failed_count, message.expired_count, message.released_count) == (0, 0, 0, 0)
-    assert (message.progress or 0) > done_by_then
+            enough.touch()
+            messages = [finished(client, each.id, 30) for each in sent]
+    assert [(message.status, message.output, message.generation) for message in messages] == [("completed", 1, 1)] * 3
+    assert [message.attempt_count + message.expired_count + message.released_count for message in messages] == [0] * 3
+    assert all((message.progress or 0) > before for message, before in zip(messages, done_by_then, strict=True))
 
 
 @pytest.mark.scar(17)

@@ -5,14 +5,16 @@ import logging
 import socket
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
-from sdk.running import CLAIM, Start, grant, park, paths
+from sdk.running import CLAIM, Start, grant, park, paths, program_process
 from sdk.scripted_service import Answer, Break, ScriptedService, Step, lease, message, problem, verdicts
 
 import leasebeat
-from leasebeat import Context, LeasedMessage, Worker
+from leasebeat import Context, LeasedMessage, Options, Worker
+from leasebeat._claims import Claims
 
 
 def test_the_result_of_a_handler_is_the_output_of_its_ack(service: ScriptedService, start: Start) -> None:
@@ -129,6 +131,45 @@ def test_an_output_without_json_form_is_a_nack(output: object, service: Scripted
     (item,) = service.wait_for("/nack")[0].body["leases"]
     assert "JSON" in item["error"]
     assert service.asked("/ack") == []
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_an_ack_that_is_turned_away_is_tried_while_its_lease_lasts_and_no_longer(
+    status: int, service: ScriptedService, start: Start
+) -> None:
+    """By something in front of the service, it may be, and not for long. But no beat makes the lease longer for it."""
+    service.on("POST", CLAIM, grant(lease(expires_in=1.5)), park)
+    service.on("POST", "/ack", Answer("no", status))
+    start(lambda _message, _context: "done")
+    granted_at = service.wait_for(CLAIM)[0].at
+    service.wait_for(CLAIM, 2)
+    tries = service.asked("/ack")
+    assert len(tries) > 1
+    assert tries[-1].at - granted_at < 1.7
+    assert paths(service) == ["/ack"] * len(tries)
+
+
+def test_a_settlement_that_is_turned_away_for_a_moment_arrives(service: ScriptedService, start: Start) -> None:
+    service.on("POST", "/ack", Answer("no", 403), Answer("no such page", 404), verdicts("acked", late=False))
+    start(lambda _message, _context: "done")
+    assert [request.body["leases"][0]["output"] for request in service.wait_for("/ack", 3)] == ["done"] * 3
+
+
+def test_a_nack_that_the_service_refuses_is_tried_without_its_error_and_then_no_more(
+    service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.on("POST", "/nack", problem(422, "invalid-request"))
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        raise OSError("disk full")
+
+    start(handle)
+    service.wait_for(CLAIM, 2)
+    assert [request.body["leases"][0].get("error") for request in service.asked("/nack")] == ["OSError: disk full", None]
+    assert (
+        "The nack of message 42 is refused, so its lease runs out: 422 invalid-request about invalid-request (request r-1)"
+        in caplog.messages
+    )
 
 
 def test_an_output_that_the_service_refuses_is_a_nack(service: ScriptedService, start: Start) -> None:
@@ -279,6 +320,56 @@ def test_claims_go_on_after_trouble(trouble: Answer | Break, service: ScriptedSe
     service.on("POST", CLAIM, trouble, trouble, grant(lease()), park)
     start(lambda _message, _context: None)
     service.wait_for("/ack")
+
+
+def test_a_claim_that_failed_is_repeated_by_its_name(service: ScriptedService, start: Start) -> None:
+    """It may have been granted leases all the same, which would be lost until they run out."""
+    service.on("POST", CLAIM, Break(), Break(), problem(500, "internal"), grant(lease()), park)
+    start(lambda _message, _context: None)
+    service.wait_for("/ack")
+    *tries, next_claim = [request.body["claim_id"] for request in service.wait_for(CLAIM, 5)[:5]]
+    assert len(set(tries)) == 1
+    assert next_claim != tries[0]
+
+
+def test_a_repeated_claim_that_brings_more_than_there_is_room_for_gives_the_rest_back(willing: ScriptedService) -> None:
+    willing.on("POST", CLAIM, problem(500, "internal"), grant(lease("r-1"), lease("r-2", message=message(id="2"))))
+    with Claims(Options(base_url=willing.url), "worker-1") as claims:
+        with pytest.raises(leasebeat.ServerError):
+            claims.claim("default", max_messages=2, wait=0, visibility_timeout=None)
+        assert [held.message.id for held in claims.claim("default", max_messages=1, wait=0, visibility_timeout=None)] == ["42"]
+    assert willing.asked("/release")[0].body["leases"] == [{"receipt": "r-2"}]
+
+
+NO_THREADS = """
+import sys, threading, time
+from pathlib import Path
+from leasebeat import Worker
+
+def handle(message, context):
+    if message.id == "1":
+        threading.stack_size(1 << 46)  # from now on the system has no memory for another thread
+        while not Path(sys.argv[2]).exists():
+            time.sleep(0.01)
+        threading.stack_size(0)
+    return message.id
+
+Worker(sys.argv[1], "default", handle, concurrency=3, wait=1.0).run()
+"""
+
+
+def test_what_no_thread_can_be_started_for_is_given_back(willing: ScriptedService, tmp_path: Path) -> None:
+    one, *others = [lease(f"r-{number}", message=message(id=str(number))) for number in (1, 2, 3)]
+    willing.on("POST", CLAIM, grant(one), grant(*others), grant(*others), park)
+    enough = tmp_path / "enough"
+    with program_process(NO_THREADS, willing.url, str(enough)):
+        tried, again = willing.wait_for("/release", 2, timeout=30)
+        enough.touch()
+        assert willing.wait_for("/ack", timeout=30)[0].body["leases"][0]["output"] == "1"
+        willing.on("POST", CLAIM, grant(*others), park)
+        acked = [request.body["leases"][0]["output"] for request in willing.wait_for("/ack", 3, timeout=30)]
+    assert tried.body == again.body == {"leases": [{"receipt": "r-2"}, {"receipt": "r-3"}]}
+    assert sorted(acked) == ["1", "2", "3"]
 
 
 def test_a_worker_runs_once(service: ScriptedService, start: Start) -> None:

@@ -7,10 +7,13 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from harness.wait import until
 from sdk.running import CLAIM, Start, grant, park, paths
-from sdk.scripted_service import Answer, Break, Received, ScriptedService, Step, beats, lease, problem, verdicts
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, Step, beats, lease, message, problem, verdicts
 
 import leasebeat
 from leasebeat import Context, LeasedMessage, Worker
@@ -94,6 +97,74 @@ def test_a_second_stop_does_not_wait_for_handlers(service: ScriptedService, star
     running.stop()
     release.set()
     assert paths(service) == ["/release"]
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_worker_that_is_told_to_release_does_not_wait_for_handlers(times: int, service: ScriptedService, start: Start) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(_message: LeasedMessage, _context: Context) -> None:
+        begun.set()
+        end.wait(20)
+
+    running = start(handle, drain_timeout=60)
+    assert begun.wait(5)
+    for _ in range(times):
+        running.worker.release_now()
+    running.join()
+    end.set()
+    assert paths(service) == ["/release"]
+
+
+def test_repeated_words_to_release_do_not_keep_an_ack_from_its_answer(service: ScriptedService, start: Start) -> None:
+    """As a third call of `stop` would."""
+    service.on("POST", "/ack", problem(500, "internal"), problem(500, "internal"), verdicts("acked", late=False))
+    running = start(lambda _message, _context: "done")
+    service.wait_for("/ack")
+    for _ in range(3):
+        running.worker.release_now()
+    running.join()
+    assert paths(service).count("/ack") == 3
+    assert service.asked("/release") == []
+
+
+@pytest.mark.parametrize("stop", [Worker.stop, Worker.release_now])
+def test_a_signal_handler_may_stop_a_worker_wherever_it_interrupts_it(
+    stop: Callable[[Worker], None], service: ScriptedService, start: Start
+) -> None:
+    """It may run in a thread that holds any lock of the worker, so it must wait for none."""
+    service.on("POST", CLAIM, park)
+    running = start(lambda _message, _context: None)
+    service.wait_for(CLAIM)
+    stopping = threading.Thread(target=stop, args=(running.worker,), daemon=True)
+    with running.worker._changed, running.worker._stopping._cond:  # type: ignore[attr-defined]  # noqa: SLF001
+        stopping.start()
+        stopping.join(5)
+        assert not stopping.is_alive()
+    running.join()
+
+
+def test_a_coroutine_that_could_not_begin_before_its_release_never_does(service: ScriptedService, start: Start) -> None:
+    """The event loop is kept busy by another one, for longer than a cancelled handler is waited for."""
+    service.on("POST", CLAIM, grant(*(lease(f"r-{number}", message=message(id=str(number))) for number in (1, 2))), park)
+    begun: list[str] = []
+    busy, end = threading.Event(), threading.Event()
+
+    async def handle(message: LeasedMessage, _context: Context) -> None:
+        begun.append(message.id)
+        busy.set()
+        end.wait(20)
+
+    running = start(handle, concurrency=2, drain_timeout=60)
+    assert busy.wait(5)
+    calls: list[Any] = [task._call for task in running.worker._tasks]  # noqa: SLF001
+    until(lambda: [call for call in calls if call._coroutine] == calls)  # noqa: SLF001
+    running.worker.release_now()
+    service.wait_for("/release")
+    end.set()
+    running.join(10)
+    assert len(begun) == 1
+    assert len(service.asked("/release")[0].body["leases"]) == 2
 
 
 def test_an_ack_under_way_is_waited_for(service: ScriptedService, start: Start) -> None:

@@ -3,18 +3,16 @@
 import ctypes
 import json
 import logging
+import math
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
 
 import pytest
 from harness.wait import until
 from sdk.running import CLAIM, Start, grant, park
-from sdk.scripted_service import ScriptedService, beat_result, beats, lease
+from sdk.scripted_service import ScriptedService, Trickle, beats, lease
 
-from leasebeat import Context, LeasedMessage, Options
+from leasebeat import BeatResult, Context, LeasedMessage, Options
 from leasebeat._beat_sender import BeatSender
 from leasebeat._call import Reply, finish
 from leasebeat._calls.leases import claim
@@ -123,66 +121,40 @@ def test_a_thread_that_stalls_is_replaced_and_ends_when_it_can(
         sender.close()
 
 
-def test_a_beat_whose_answer_trickles_in_for_ever_is_sent_again(held: TrackedLease) -> None:
-    """Each byte is in time, so no time-out ends the call; only the watch does."""
-    with TricklingService() as service:
-        sender = BeatSender(Options(base_url=service.url, timeout=0.5), "w", lambda: None)
-        try:
-            sender.track(held)
-            move(held, sender)
-            first, second = until(lambda: service.asked[:2] if len(service.asked) > 1 else [], timeout=15)
-        finally:
-            service.ended.set()
-            sender.close()
-    assert first == second
+@pytest.mark.parametrize("of_head", [False, True])
+def test_a_beat_whose_answer_trickles_in_for_ever_is_sent_again_and_its_connection_is_left(
+    of_head: bool, held: TrackedLease, service: ScriptedService
+) -> None:
+    """Each byte is in time, so no time-out of a step ends the call: the limit of a call does, or the watch."""
+    hanging = Trickle(of_head=of_head)
+    service.on("POST", "/beat", hanging, beats())
+    sender = BeatSender(Options(base_url=service.url, timeout=0.5), "w", lambda: None)
+    try:
+        sender.track(held)
+        move(held, sender)
+        first, second = service.wait_for("/beat", 2, timeout=15)
+        assert hanging.left.wait(5)
+        until(lambda: len(senders()) == 1)
+    finally:
+        sender.close()
+    assert first.body == second.body
+
+
+def test_what_a_call_brings_after_it_was_given_up_is_no_news(held: TrackedLease) -> None:
+    held.move()
+    first = held.take()
+    held.put_back_in_flight()
+    held.take()
+    held.put_back(first)
+    assert held.next_beat_at == math.inf, "the beat that is under way now has taken it along"
+    held.apply(first, BeatResult(receipt="secret-1", status="error"))
+    assert held.next_beat_at == math.inf
+    until_then = held.valid_until
+    held.apply(first, BeatResult(receipt="secret-1", status="extended", expires_in=90.0, valid_until=until_then + 30))
+    assert held.valid_until == until_then + 30, "but an extension counts"
+    assert held.hurry(), "and the newer beat is still waited for"
 
 
 def move(held: TrackedLease, sender: BeatSender) -> None:
     held.move()
     sender.wake()
-
-
-class TricklingService:
-    """Answers its first beat one byte after another, without an end, and all others at once."""
-
-    def __init__(self) -> None:
-        self.asked: list[Any] = []
-        self.ended = threading.Event()
-        service = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                service.asked.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                self.send_response(200)
-                if len(service.asked) == 1:
-                    self.trickle()
-                    return
-                body = json.dumps({"results": [beat_result()]}).encode()
-                self.send_header("content-length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def trickle(self) -> None:
-                self.send_header("content-length", "1000000")
-                self.end_headers()
-                while not service.ended.wait(0.05):
-                    self.wfile.write(b" ")
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
-                """Say nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.ended.set()
-        self._server.shutdown()
-        self._server.server_close()
