@@ -22,7 +22,9 @@ def tables() -> str:
     """Lay out the kept results: each bar, and the peers of bar 4 by themselves."""
     results = saved()
     bars = [each for each in results if each["bar"] != _PEERS]
-    own = [(str(each["bar"]), each["name"], _shown(each["value"]), f"{each['target']:g}", "yes" if each["ok"] else "**no**") for each in bars]
+    own = [
+        (str(each["bar"]), each["name"], _shown(each["value"]), f"{each['target']:g}", "yes" if each["ok"] else "**no**") for each in bars
+    ]
     peers: dict[str, list[str]] = {}
     for each in results:
         if each["bar"] == _PEERS:

@@ -14,6 +14,8 @@ from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, Lease
 from leasebeat._failure import MAX_ERROR_CHARS, failure_text, said
 from leasebeat._heartbeat import Heartbeat
 from leasebeat._lease_extender import LeaseExtender, LeaseExtenderConfig
+from leasebeat._nack_terms import nack_terms
+from leasebeat._pace import Pace
 from leasebeat._retry import Pauses
 from leasebeat._signals import stop_on_signals
 from leasebeat._wire import encode
@@ -26,10 +28,6 @@ _log = logging.getLogger(__name__)
 RequestT = TypeVar("RequestT")
 ResultT = TypeVar("ResultT")
 P = ParamSpec("P")
-
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 5.0
-SHORTEST_ROUND_S = 0.25
 
 
 class MailboxLoop(ABC, Generic[RequestT, ResultT]):
@@ -83,11 +81,11 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         rounds = itertools.repeat(None) if max_iterations is None else itertools.repeat(None, max_iterations)
         with stop_on_signals(self.stop), self._receive_from(self._requests) as receiving:
             receive = partial(receiving.receive, visibility_timeout=visibility_timeout, wait_time_seconds=wait_time_seconds)
-            backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            pace = Pace(self._stopping.wait)
             for _ in rounds:
                 if self._stopping.is_set():
                     return
-                self._iterate(receive, backoff)
+                self._iterate(receive, pace)
 
     def stop(self) -> None:
         """Take no more requests, and let `run` return once the one in hand is done. Safe from any thread.
@@ -138,22 +136,18 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
                     self._drain_timer.cancel()
                     self._drain_timer.join()
 
-    def _iterate(self, receive: Callable[[], MailboxMessage[RequestT, ResultT] | None], backoff: Pauses) -> None:
+    def _iterate(self, receive: Callable[[], MailboxMessage[RequestT, ResultT] | None], pace: Pace) -> None:
         asked_at = time.monotonic()
         try:
             message = receive()
-        except (InvalidRequestError, NotFoundError):
-            raise
         except LeasebeatError as error:
-            pause = backoff.pause(getattr(error, "retry_after", None))
-            _log.warning("Receiving failed, next try in %.1f s: %s", pause, error)
             self._heartbeat.beat()  # a service that is away is no stall of this loop
-            self._stopping.wait(pause)
+            pace.after_failure(error, "Receiving")
             return
-        backoff.reset()
+        pace.after_success()
         self._heartbeat.beat()
         if message is None:
-            self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())  # never ask in a tight loop
+            pace.after_nothing(asked_at)
         else:
             with _given_back_on_exit(message):
                 self._handle_message(message)
@@ -202,10 +196,8 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         except WorkInterruptedError as error:
             _log.info("The work on message %s stops: %s", message.id, error)
             return partial(_patiently, message, message.release)
-        except RetryLater as error:
-            return partial(_patiently, message, message.nack, failure_text(error), delay=error.delay)
-        except GiveUp as error:
-            return partial(_patiently, message, message.nack, failure_text(error), retryable=False)
+        except (RetryLater, GiveUp) as error:
+            return partial(_patiently, message, message.nack, failure_text(error), **nack_terms(error))
         except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
             _log.warning("The request in message %s failed", message.id, exc_info=error)
             result = self._failure(request, error)
