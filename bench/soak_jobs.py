@@ -1,4 +1,4 @@
-"""A worker for the soak's jobs of one kind: `python -m bench.soak_jobs KIND URL`. `subprocess`, the kind it lacks, is `leasebeat work`'s."""
+"""A worker for the soak's jobs of one kind: `python -m bench.soak_jobs KIND URL`. Those of `subprocess` are for `leasebeat work`."""
 
 import asyncio
 import functools
@@ -54,7 +54,7 @@ def _spin(seconds: float) -> None:
 
 @functools.cache
 def _give_way() -> None:
-    """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service, which elsewhere has its own."""
+    """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service."""
     os.nice(10)
 
 

@@ -252,7 +252,9 @@ def test_a_call_that_hangs_is_repeated_while_the_lease_lasts(call: Settle, path:
 def test_a_slow_answer_is_waited_for_once_the_lease_is_long(service: ScriptedService) -> None:
     service.on("POST", "/queues/default/leases", Answer({"leases": [lease(expires_in=1.0)], "waited": 0.0, "drain": False}))
     service.on("POST", "/beat", beats(expires_in=60.0))
-    service.on("POST", "/ack", lambda request: Answer({"results": [{**request.body["leases"][0], "status": "acked", "late": False}]}, delay=1))
+    service.on(
+        "POST", "/ack", lambda request: Answer({"results": [{**request.body["leases"][0], "status": "acked", "late": False}]}, delay=1)
+    )
     with Client(service.url) as client:
         manager = LeaseManager(client, "worker-1")
         acquired = acquire(manager)
