@@ -177,9 +177,8 @@ def _command(kind: str, url: str) -> list[str]:
 
 
 def _sample(process: psutil.Process) -> Iterator[Sample]:
-    with suppress(psutil.NoSuchProcess, psutil.ZombieProcess, FileNotFoundError):
-        mebibytes = process.memory_full_info().uss / 2**20
-        yield {"threads": process.num_threads(), "files": process.num_fds(), "MiB": mebibytes}
+    with suppress(psutil.NoSuchProcess):
+        yield {"threads": process.num_threads(), "files": process.num_fds(), "MiB": process.memory_info().rss / 2**20}
 
 
 def _sum(samples: Sequence[Sample]) -> Sample:

@@ -55,7 +55,7 @@ def _spin(seconds: float) -> None:
 @functools.cache
 def _give_way() -> None:
     """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service."""
-    os.nice(10)
+    os.nice(19)
 
 
 def main() -> None:

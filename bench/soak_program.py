@@ -15,8 +15,8 @@ from typing import Any
 LEASE_S = 3.0
 _HANG_S = 3 * LEASE_S
 _HANGING_SHARE = 0.1
-_STEPS = (8, 24)
-_STEP_S = (0.05, 1.0)
+_STEPS = (6, 15)
+_STEP_S = (0.2, 1.4)
 
 Facts = dict[str, Any]
 
