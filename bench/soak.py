@@ -1,104 +1,217 @@
-"""The soak: chains of jobs of each kind, with leases of 3 s, some of which hang: `python -m bench.soak`, ten minutes.
+"""The soak: fifty jobs of each kind in hand, with leases of 3 s, some of which hang: `python -m bench.soak`, ten minutes.
 
-A job that moves must never be delivered twice; one that hangs must be delivered anew within its lease and a second. Each kind has a queue
-and a worker of its own. A job that ends sends the next one of its chain, so that as many are in hand all the time.
+A job that moves must never be delivered twice; one that hangs must be delivered a second time within its lease and a second, and be done
+then; and the workers must not grow. Each kind has a queue and a worker of its own. A job that ends sends the next one of its chain.
 """
 
 import argparse
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
 
-from harness.server import Server
+import psutil
 from harness.wait import until
 
-from bench import ROOT
-from bench.soak_jobs import CHAINS, KINDS, LEASE_S, SLOTS, new_job, queue_of
+from bench import ROOT, soak_program
+from bench.soak_jobs import SLOTS
+from bench.soak_program import LEASE_S, new_job, queue_of
 from bench.world import serving, world
-from leasebeat import Client, Message, NewMessage
+from leasebeat import Client, Message
 
+KINDS = ("blocking", "cpu", "async", "subprocess")
+_CHAINS = 50
+_CHAINS_BEGIN_S = 5.0  # fifty programs that start at once would be a test of the machine
 _WITHIN_S = LEASE_S + 1
 _BEAT_INTERVAL_S = 0.3
+_READY_S = 180
 _DRAIN_S = 90
+_STOP_S = 60
+_LEAST_S = 30
+_SAMPLES = 60
+
+_MAY_GROW = 1.1
+_SPARE = {"threads": 10.0, "files": 10.0, "MiB": 5.0}
+"""By how much more than by `_MAY_GROW`, as jobs come and go."""
+
+Sample = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the jobs of one kind. Redeliveries are in seconds after the last beat."""
+    """What became of the jobs of one kind, and of their worker.
+
+    Attributes:
+        kind: Which.
+        moved: How many did what they were to do without hanging.
+        moved_twice: Of these: delivered more than once.
+        hung: How many hung, and were done by their second delivery.
+        slowest: The longest that one waited for that, in seconds since its last beat.
+        wrong: How many did not end as they were to: given up, not done, or hung but delivered another number of times than two.
+        size: Of what the worker had how many, after a tenth of the time and at its end.
+        left: How many processes outlived the worker.
+    """
 
     kind: str
     moved: int
     moved_twice: int
-    redeliveries: Sequence[float]
-    unfinished: int
+    hung: int
+    slowest: float
+    wrong: int
+    size: dict[str, tuple[float, float]]
+    left: int
 
     @property
     def ok(self) -> bool:
-        return bool(self.redeliveries) and max(self.redeliveries) <= _WITHIN_S and not (self.moved_twice or self.unfinished)
+        delivered = self.moved and self.hung and self.slowest <= _WITHIN_S and not (self.moved_twice or self.wrong)
+        return bool(delivered) and not self.left and not any(_has_grown(what, *sizes) for what, sizes in self.size.items())
+
+    def line(self) -> tuple[str, ...]:
+        sizes = [f"{early:.0f} > {late:.0f}" for early, late in self.size.values()]
+        counts = (str(self.moved), str(self.moved_twice), str(self.hung), f"{self.slowest:.2f}", str(self.wrong))
+        return (self.kind, *counts, *sizes, str(self.left), "yes" if self.ok else "NO")
+
+
+_HEAD = ("kind", "moved", "twice", "hung", "again within s", "wrong", "threads", "files", "MiB", "left", "ok")
+
+
+class WorkerProcess:
+    """The worker of one kind, with what it was seen to use."""
+
+    def __init__(self, kind: str, url: str, log: Path) -> None:
+        variables = os.environ | {"SOAK_URL": url, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src")))}
+        self.kind = kind
+        self.log = log
+        self._samples: list[Sample] = []
+        with log.open("w") as file:
+            self._process = psutil.Popen(_command(kind, url), env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+
+    def sample(self) -> None:
+        """Note what it uses: the processes of its handlers with it, but no programs, which come and go."""
+        with suppress(psutil.NoSuchProcess):
+            family = [self._process, *(self._process.children() if self.kind == "cpu" else ())]
+            self._samples.append(_sum([sample for each in family for sample in _sample(each)]))
+
+    def size(self) -> dict[str, tuple[float, float]]:
+        """What it had in the second tenth of the time, and in the last one."""
+        tenth = max(1, len(self._samples) // 10)
+        early, late = self._samples[tenth : 2 * tenth], self._samples[-tenth:]
+        return {what: (median(each[what] for each in early), median(each[what] for each in late)) for what in _SPARE}
+
+    def stop(self) -> int:
+        """Have it end, and return how many of its processes did not, which are killed then."""
+        with suppress(psutil.NoSuchProcess):
+            family = [self._process, *self._process.children(recursive=True)]
+            self._process.terminate()
+            with suppress(psutil.TimeoutExpired):
+                self._process.wait(_STOP_S)
+            _, left = psutil.wait_procs(family, timeout=LEASE_S)
+            for each in left:
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
+            return len(left)
+        return 0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.soak", description=__doc__)
-    parser.add_argument("seconds", nargs="?", type=float, default=600, help="how long new jobs are sent")
+    parser.add_argument("--seconds", type=float, default=600, help="how long new jobs are sent; a minute and a half more passes around it")
     seconds = parser.parse_args().seconds
+    if seconds < _LEAST_S:
+        parser.error(f"at least {_LEAST_S:.0f} seconds, so that there are some that hang, and are done")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
+    outcomes = _soak(seconds)
+    lines = [_HEAD, *(each.line() for each in outcomes)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    for line in lines:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    ok = all(each.ok for each in outcomes)
+    print(f"a soak of {seconds:.0f} s: {'passed' if ok else 'FAILED'}")
+    sys.exit(not ok)
+
+
+def _soak(seconds: float) -> list[Outcome]:
     with world() as here, serving(here.database()) as server, Client(server.url) as client, ExitStack() as stack:
+        workers: list[WorkerProcess] = []
         for kind in KINDS:
             client.put_queue(queue_of(kind), visibility_timeout=LEASE_S, extension=LEASE_S, beat_interval=_BEAT_INTERVAL_S, max_attempts=3)
-            stack.enter_context(_worker(kind, server))
-        stop_at = time.time() + seconds
+            workers.append(WorkerProcess(kind, server.url, here.folder / f"{kind}.log"))
+            stack.callback(workers[-1].stop)
+        until(lambda: _registered(client) >= {queue_of(kind) for kind in KINDS}, timeout=_READY_S, pause=0.5)
+        _run(client, workers, seconds)
+        outcomes = [_outcome(client, worker) for worker in workers]
+        for worker, outcome in zip(workers, outcomes, strict=True):
+            if not outcome.ok:
+                print(f"--- the end of the log of {worker.kind}:", *worker.log.read_text().splitlines()[-20:], sep="\n")
+    return outcomes
+
+
+def _run(client: Client, workers: Sequence[WorkerProcess], seconds: float) -> None:
+    """Begin the chains, watch the workers while they last, and wait until everything is done."""
+    stop_at = time.time() + seconds
+    for _ in range(_CHAINS):
         for kind in KINDS:
-            client.send_many(queue_of(kind), [NewMessage(new_job(kind, stop_at)) for _ in range(CHAINS)])
-        time.sleep(seconds)
-        with_work = [queue_of(kind) for kind in KINDS]
-        until(lambda: not any(_unfinished(client, queue) for queue in with_work), timeout=_DRAIN_S, pause=1)
-        outcomes = [_outcome(client, kind) for kind in KINDS]
-    for each in outcomes:
-        longest = f"{max(each.redeliveries):.2f} s" if each.redeliveries else "none"
-        print(
-            f"{each.kind:10} {each.moved:6} that moved, {each.moved_twice} of them delivered twice; {len(each.redeliveries):5} that hung, "
-            f"the last of them delivered anew after {longest}; {each.unfinished} unfinished: {'yes' if each.ok else 'NO'}"
-        )
-    sys.exit(not all(each.ok for each in outcomes))
+            client.send(queue_of(kind), new_job(kind, stop_at))
+        time.sleep(_CHAINS_BEGIN_S / _CHAINS)
+    while (left := stop_at - time.time()) > 0:
+        for worker in workers:
+            worker.sample()
+        time.sleep(min(left, seconds / _SAMPLES))
+    with suppress(AssertionError):  # what is not done shows in the table
+        until(lambda: not any(_unfinished(client, kind) for kind in KINDS), timeout=_DRAIN_S, pause=1)
 
 
-@contextmanager
-def _worker(kind: str, server: Server) -> Iterator[None]:
-    jobs = [sys.executable, "-m", "bench.soak_jobs"]
-    if kind == "subprocess":
-        options = ["--url", server.url, "--concurrency", str(SLOTS), "--quiet", "--drain-timeout", "5"]
-        command = [sys.executable, "-m", "leasebeat", "work", queue_of(kind), *options, "--", *jobs]
-    else:
-        command = [*jobs, kind, server.url]
-    variables = os.environ | {"SOAK_URL": server.url, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src")))}
-    process = subprocess.Popen(command, env=variables, cwd=ROOT)
-    try:
-        yield
-        process.send_signal(signal.SIGTERM)
-        process.wait(30)
-    finally:
-        process.kill()
-        process.wait()
+def _command(kind: str, url: str) -> list[str]:
+    if kind != "subprocess":
+        return [sys.executable, "-m", "bench.soak_jobs", kind, url]
+    options = ["--url", url, "--concurrency", str(SLOTS), "--worker-id", queue_of(kind), "--quiet", "--drain-timeout", "5"]
+    program = [sys.executable, "-I", "-S", soak_program.__file__]
+    return [sys.executable, "-m", "leasebeat", "work", queue_of(kind), *options, "--", *program]
 
 
-def _unfinished(client: Client, queue: str) -> bool:
-    return any(client.list_messages(queue, status=status, limit=1).items for status in ("pending", "scheduled", "in_progress"))
+def _sample(process: psutil.Process) -> Iterator[Sample]:
+    with suppress(psutil.NoSuchProcess):
+        yield {"threads": process.num_threads(), "files": process.num_fds(), "MiB": process.memory_info().rss / 2**20}
 
 
-def _outcome(client: Client, kind: str) -> Outcome:
-    done = list(_messages(client, kind, "completed"))
+def _sum(samples: Sequence[Sample]) -> Sample:
+    return {what: sum(each[what] for each in samples) for what in _SPARE}
+
+
+def _has_grown(what: str, early: float, late: float) -> bool:
+    return late > early * _MAY_GROW + _SPARE[what]
+
+
+def _registered(client: Client) -> set[str]:
+    return {worker.worker_id for worker in client.list_workers().items}
+
+
+def _unfinished(client: Client, kind: str) -> bool:
+    return any(client.list_messages(queue_of(kind), status=status, limit=1).items for status in ("pending", "scheduled", "in_progress"))
+
+
+def _outcome(client: Client, worker: WorkerProcess) -> Outcome:
+    done = list(_messages(client, worker.kind, "completed"))
     hung = [message for message in done if message.output["hung"]]
     moved = [message for message in done if not message.output["hung"]]
+    as_meant = [message for message in hung if message.generation == 2]
+    undone = sum(1 for status in ("failed", "pending", "scheduled", "in_progress") for _ in _messages(client, worker.kind, status))
     return Outcome(
-        kind,
+        worker.kind,
         moved=len(moved),
         moved_twice=sum(message.generation > 1 for message in moved),
-        redeliveries=[message.output["redelivered_after"] for message in hung],
-        unfinished=len(list(_messages(client, kind, "failed"))),
+        hung=len(as_meant),
+        slowest=max((message.output["redelivered_after"] or math.inf for message in as_meant), default=0.0),
+        wrong=len(hung) - len(as_meant) + undone,
+        size=worker.size(),
+        left=worker.stop(),
     )
 
 

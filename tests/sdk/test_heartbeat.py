@@ -1,4 +1,6 @@
 import logging
+import os
+import signal
 import threading
 import time
 
@@ -94,3 +96,34 @@ def test_beats_of_many_threads_are_all_heard() -> None:
     for thread in threads:
         thread.join()
     assert len(heard) == 400
+
+
+@pytest.mark.scar(16)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_waits_for_no_lock_of_its_parent() -> None:
+    """Another thread is about to remove a callback as the process forks, and never gets there in the child."""
+    heartbeat, comparing, forked = Heartbeat(), threading.Event(), threading.Event()
+
+    class Slow:
+        __hash__ = object.__hash__
+
+        def __call__(self) -> None: ...
+
+        def __eq__(self, other: object) -> bool:
+            comparing.set()
+            return forked.wait(20)
+
+    heartbeat.add_callback(Slow())
+    removing = threading.Thread(target=heartbeat.remove_callback, args=(Slow(),))
+    removing.start()
+    assert comparing.wait(20)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(5)
+        heard: list[str] = []
+        heartbeat.add_callback(lambda: heard.append("beat"))
+        heartbeat.beat()
+        os._exit(0 if heard == ["beat"] else 1)
+    forked.set()
+    removing.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,8 @@ from harness.api import Api, Json
 from harness.postgres import RunOut
 from harness.server import Server
 from harness.wait import until
+from sdk.relay import Relay
+from sdk.running import program_process
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, problem, verdicts
 
 from leasebeat import Client, Lease, LeaseConflictError
@@ -291,6 +294,79 @@ def test_a_lease_outlives_a_moment_without_the_service(scripted: Scripted, servi
     begin(*scripted(expires_in=2.0), 0.2, on_lease_lost=told)
     assert [request.path for request in service.wait_for("/beat", 5)]
     assert told.at == []
+
+
+@pytest.mark.scar(10)
+def test_a_service_that_is_away_for_half_a_lease_costs_nothing(
+    manager: LeaseManager, client: Client, server: Server, api: Api, queue: str, begin: Begin
+) -> None:
+    """The work outlasts the lease that it had by then, so it needs the beats that follow."""
+    told = Told()
+    client.send(queue, "work")
+    with Relay(server.port) as relay, Client(relay.url) as relayed:
+        manager = LeaseManager(relayed, manager.worker_id, queue=queue)
+        acquired = manager.acquire_lease(None)
+        assert acquired is not None
+        heartbeat = begin(manager, acquired.work_item_id, 0.3, max_failures=1000, on_lease_lost=told)
+        until(lambda: held(api, queue)["last_beat_at"])
+        relay.cut(1)  # nobody listens there
+        time.sleep(2 / 2)
+        relay.cut(server.port)
+        time.sleep(2)
+        assert manager.release_lease(acquired.work_item_id, output_data="done")
+        heartbeat.stop()
+    assert told.at == []
+    message = api.message(acquired.work_item_id)
+    assert (message["status"], message["output"], message["generation"]) == ("completed", "done", 1)
+    assert [message[count] for count in ("attempt_count", "expired_count", "failed_count", "released_count")] == [0, 0, 0, 0]
+
+
+FROZEN = """
+import sys, time
+from leasebeat import Client, LeaseLostError
+from leasebeat._heartbeat_thread import HeartbeatThread
+from leasebeat._lease_manager import LeaseManager
+
+last = time.monotonic()
+
+def progress():
+    global last
+    gap, last = time.monotonic() - last, time.monotonic()
+    print("beat" if gap < 1.5 else "beat without a lease", flush=True)
+
+manager = LeaseManager(Client(sys.argv[1]), "worker-1", queue=sys.argv[2])
+lease = manager.acquire_lease(None)
+heartbeat = HeartbeatThread(
+    manager, lease.work_item_id, 0.2, on_lease_lost=lambda: print("lost", flush=True), progress=progress
+)
+heartbeat.start()
+while heartbeat.is_running():
+    time.sleep(0.02)
+try:
+    manager.release_lease(lease.work_item_id, output_data="too late")
+except LeaseLostError as error:
+    print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.scar(10)
+def test_a_process_that_was_frozen_hears_of_its_loss_before_its_next_beat(server: Server, client: Client, queue: str) -> None:
+    """For two lease lengths. Somebody else has done the work meanwhile."""
+    client.put_queue(queue, visibility_timeout=1.5, extension=1.5, beat_interval=0.2)
+    sent = client.send(queue, "work")
+    with program_process(FROZEN, server.url, queue) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(5)] == [b"beat\n"] * 5
+        process.send_signal(signal.SIGSTOP)
+        frozen_at = time.monotonic()
+        (other,) = client.claim(queue, worker_id="other", wait=LONG)
+        client.ack(other, "done by another")
+        time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=LONG)
+    assert [line for line in output.splitlines() if line != b"beat"] == [b"lost", b"LeaseConflictError"]  # those were before
+    message = client.get_message(sent.id)
+    assert (message.status, message.output, message.generation) == ("completed", "done by another", 2)
 
 
 # --- release, while it beats

@@ -2,9 +2,12 @@
 
 import gc
 import os
+import signal
+import threading
+import time
 import uuid
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -12,7 +15,8 @@ from harness.api import Api
 from harness.postgres import RunOut
 from harness.server import Server
 from harness.wait import until
-from sdk.scripted_service import Answer, Break, ScriptedService, lease, message, verdicts
+from sdk.running import program_process
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, message, verdicts
 
 from leasebeat import (
     Client,
@@ -192,6 +196,106 @@ def test_work_done_late_is_accepted_while_nobody_else_is_at_it(manager: LeaseMan
         manager.renew_lease(acquired.work_item_id)
     assert manager.release_lease(acquired.work_item_id, output_data="late")
     assert client.get_message(acquired.work_item_id).output == "late"
+
+
+# --- how long a call may take
+
+
+Settle = Callable[[LeaseManager, str], bool]
+
+
+def hang_once(ended: threading.Event) -> Callable[[Received], Break]:
+    def answer(_request: Received) -> Break:
+        ended.wait(LONG)
+        return Break()
+
+    return answer
+
+
+def renew(manager: LeaseManager, work_item_id: str) -> bool:
+    return manager.renew_lease(work_item_id)
+
+
+def complete(manager: LeaseManager, work_item_id: str) -> bool:
+    return manager.release_lease(work_item_id)
+
+
+def fail(manager: LeaseManager, work_item_id: str) -> bool:
+    return manager.release_lease(work_item_id, success=False)
+
+
+@pytest.mark.scar(9)
+@pytest.mark.parametrize("extended", [False, True], ids=["granted", "extended"])
+@pytest.mark.parametrize(("call", "path"), [(renew, "/beat"), (complete, "/ack"), (fail, "/nack")])
+def test_a_call_that_hangs_is_repeated_while_the_lease_lasts(call: Settle, path: str, extended: bool, service: ScriptedService) -> None:
+    """The lease as it was granted, or as it stands once it was extended beyond that."""
+    ended = threading.Event()
+    answers = {"/beat": beats(expires_in=3.0), "/ack": verdicts("acked", late=False), "/nack": verdicts("requeued")}
+    granted = lease(expires_in=0.5 if extended else 3.0)
+    service.on("POST", "/queues/default/leases", Answer({"leases": [granted], "waited": 0.0, "drain": False}))
+    service.on("POST", "/beat", answers["/beat"])
+    with Client(service.url, timeout=LONG) as client:
+        manager = LeaseManager(client, "worker-1")
+        acquired = acquire(manager)
+        if extended:
+            manager.renew_lease(acquired.work_item_id)
+            until(lambda: acquired.remaining() < 0)
+        before = len(service.asked(path))
+        service.on("POST", path, hang_once(ended), answers[path])
+        called_at = time.monotonic()
+        assert call(manager, acquired.work_item_id) is True
+        assert time.monotonic() - called_at < 3.0
+    ended.set()
+    assert len(service.asked(path)) == before + 2
+
+
+def test_a_slow_answer_is_waited_for_once_the_lease_is_long(service: ScriptedService) -> None:
+    service.on("POST", "/queues/default/leases", Answer({"leases": [lease(expires_in=1.0)], "waited": 0.0, "drain": False}))
+    service.on("POST", "/beat", beats(expires_in=60.0))
+    service.on(
+        "POST", "/ack", lambda request: Answer({"results": [{**request.body["leases"][0], "status": "acked", "late": False}]}, delay=1)
+    )
+    with Client(service.url) as client:
+        manager = LeaseManager(client, "worker-1")
+        acquired = acquire(manager)
+        manager.renew_lease(acquired.work_item_id)
+        assert manager.release_lease(acquired.work_item_id)
+    assert len(service.asked("/ack")) == 1
+
+
+FROZEN = """
+import sys
+from leasebeat import Client, LeaseLostError
+from leasebeat._lease_manager import LeaseManager
+
+manager = LeaseManager(Client(sys.argv[1]), "worker-1")
+lease = manager.acquire_lease()
+print("acquired", flush=True)
+try:
+    print(manager.renew_lease(lease.work_item_id))
+except LeaseLostError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.mark.scar(10)
+def test_a_renewal_whose_answer_is_read_after_the_leases_end_is_none(service: ScriptedService) -> None:
+    """The process is stopped while its renewal is answered, for two lease lengths."""
+    answered = threading.Event()
+
+    def freeze(request: Received) -> Answer:
+        process.send_signal(signal.SIGSTOP)
+        answered.set()
+        return beats(expires_in=1.0)(request)
+
+    service.on("POST", "/queues/default/leases", Answer({"leases": [lease(expires_in=1.0)], "waited": 0.0, "drain": False}))
+    service.on("POST", "/beat", freeze)
+    with program_process(FROZEN, service.url) as process:
+        assert answered.wait(LONG)
+        time.sleep(2 * 1.0)
+        process.send_signal(signal.SIGCONT)
+        output, _ = process.communicate(timeout=LONG)
+    assert output == b"acquired\nLeaseExpiredError\n"
 
 
 # --- what an id stands for

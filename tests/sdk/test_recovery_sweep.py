@@ -199,14 +199,24 @@ def test_statistics_stay_as_they_were_while_the_service_is_away(sleepy: Sleepy, 
     [
         ({"scan_interval_seconds": 0}, "scan_interval_seconds"),
         ({"scan_interval_seconds": float("inf")}, "scan_interval_seconds"),
-        ({"create_checkpoints": False}, "always creates checkpoints"),
         ({"cleanup_old_checkpoints": False}, "newest 100 checkpoints"),
-        ({"checkpoint_retention_limit": 50}, "newest 100 checkpoints"),
+        ({"checkpoint_retention_limit": 101}, "newest 100 checkpoints"),
+        ({"checkpoint_retention_limit": 0}, "newest 100 checkpoints"),
     ],
 )
-def test_what_the_service_does_otherwise_is_refused(options: dict[str, Any], reason: str, recovering: Client) -> None:
+def test_what_cannot_be_is_refused(options: dict[str, Any], reason: str, recovering: Client) -> None:
     with pytest.raises(ValueError, match=reason):
         RecoverySweep(recovering, **options)
+
+
+@pytest.mark.parametrize("options", [{"create_checkpoints": False}, {"checkpoint_retention_limit": 50}])
+def test_fewer_checkpoints_than_the_service_keeps_may_be_asked_for(
+    options: dict[str, Any], client: Client, abandon: Abandon, caplog: pytest.LogCaptureFixture
+) -> None:
+    (abandoned,) = abandon("work")
+    assert RecoverySweep(client, **options).scan_and_recover().recovered == 1
+    assert caplog.messages == ["The service creates checkpoints all the same, and keeps the newest 100 of each task"]
+    assert len(client.list_checkpoints(abandoned).items) == 1
 
 
 # --- how it begins and ends

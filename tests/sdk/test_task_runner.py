@@ -17,7 +17,7 @@ from harness.server import Server
 from harness.wait import until
 from sdk.relay import Relay
 from sdk.running import program_process
-from sdk.scripted_service import ScriptedService, problem
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, problem, verdicts
 
 from leasebeat import Client, GiveUp, Lease, Message, NotFoundError, RetryLater
 from leasebeat._lease_manager import LeaseManager
@@ -217,6 +217,81 @@ def test_a_release_is_repeated_until_the_service_is_back(client: Client, server:
         assert running.ended()
 
 
+@pytest.mark.scar(10)
+def test_a_service_that_is_away_for_half_a_lease_costs_nothing(client: Client, server: Server, short: str, start: Start) -> None:
+    """The work outlasts the lease that it had by then, so it needs the beats that follow."""
+    lost: list[str] = []
+    with Relay(server.port) as relay, Client(relay.url) as relayed:
+
+        def process(_body: Any) -> str:
+            relay.cut(1)  # nobody listens there
+            time.sleep(2 / 2)
+            relay.cut(server.port)
+            time.sleep(2)
+            return "done"
+
+        sent = client.send(short, "work")
+        runner = TaskRunner(
+            relayed,
+            "worker-1",
+            process,
+            queue=short,
+            lease_duration_seconds=None,
+            interval_seconds=0.3,
+            on_lease_lost=lambda: lost.append("lost"),
+        )
+        running = start(runner)
+        message = once(client, sent.id, "completed")
+        running.runner.stop()
+        assert running.ended()
+    assert lost == []
+    assert (message.output, message.generation) == ("done", 1)
+    assert (message.attempt_count, message.expired_count, message.failed_count, message.released_count) == (0, 0, 0, 0)
+
+
+FROZEN = """
+import signal, sys, threading
+from leasebeat import Client
+from leasebeat._task_runner import TaskRunner
+
+lost = threading.Event()
+
+def process(body):
+    if body == "first":
+        print("begun", flush=True)
+        print("lost" if lost.wait(60) else "never heard", flush=True)
+    return "done here"
+
+options = {"queue": sys.argv[2], "lease_duration_seconds": None, "interval_seconds": 0.2, "on_lease_lost": lost.set}
+runner = TaskRunner(Client(sys.argv[1]), "worker-1", process, **options)
+signal.signal(signal.SIGTERM, lambda *_: runner.stop())
+runner.start()
+"""
+
+
+@pytest.mark.scar(10)
+def test_a_runner_that_was_frozen_hears_of_its_loss_and_goes_on(server: Server, client: Client, short: str) -> None:
+    """For two lease lengths. Somebody else has done the work meanwhile."""
+    client.put_queue(short, visibility_timeout=1.5, extension=1.5, beat_interval=0.2)
+    first = client.send(short, "first")
+    with program_process(FROZEN, server.url, short) as process:
+        assert begun(process)
+        process.send_signal(signal.SIGSTOP)
+        frozen_at = time.monotonic()
+        (other,) = client.claim(short, worker_id="other", wait=LONG)
+        client.ack(other, "done by another")
+        time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"lost\n"
+        second = client.send(short, "second")
+        assert once(client, second.id, "completed").output == "done here"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(LONG) == 0
+    message = client.get_message(first.id)
+    assert (message.output, message.generation, message.expired_count) == ("done by another", 2, 1)
+
+
 # --- a subclass
 
 
@@ -379,6 +454,36 @@ def test_an_interrupted_work_item_is_given_back_uncounted(client: Client, server
         assert process.wait(LONG) == 3
     message = client.get_message(sent.id)
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
+
+
+def test_giving_back_is_repeated_while_the_lease_lasts(service: ScriptedService) -> None:
+    """Which was extended beyond the end that it was granted with."""
+    ended = threading.Event()
+    extended = threading.Event()
+
+    def extend(request: Received) -> Answer:
+        extended.set()
+        return beats(expires_in=5.0)(request)
+
+    def hang(_request: Received) -> Break:
+        ended.wait(LONG)
+        return Break()
+
+    class Interrupted(TaskRunner):
+        def _process_work_item(self, lease: Lease) -> None:
+            assert extended.wait(LONG)
+            until(lambda: lease.remaining() < 0)
+            raise KeyboardInterrupt
+
+    service.on("POST", "/queues/default/leases", Answer({"leases": [lease(expires_in=1.0)], "waited": 0.0, "drain": False}))
+    service.on("POST", "/beat", extend)
+    service.on("POST", "/release", hang, verdicts("released"))
+    with Client(service.url, timeout=LONG) as client:
+        running = Running(Interrupted(client, "worker-1"))
+        service.wait_for("/release", 2)
+        ended.set()
+        assert running.ended()
+    assert isinstance(running.error, KeyboardInterrupt)
 
 
 @pytest.mark.scar(30)

@@ -5,15 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
+import time
 
 import pytest
+from sdk.running import SOURCES, program_process
 
-import leasebeat
 from leasebeat import Heartbeat
 from leasebeat._watchdog import Watchdog
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(leasebeat.__file__).parents[1])}
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES)}
 
 WATCHED = """
 import logging, sys, time
@@ -22,7 +22,7 @@ from leasebeat._watchdog import Watchdog
 
 logging.basicConfig(format="%(levelname)s %(message)s")
 lively, silent = Heartbeat(), Heartbeat()
-watchdog = Watchdog([lively, silent], stall_threshold=0.5, check_interval=0.05, loop_names=sys.argv[2:] or None)
+watchdog = Watchdog([lively, silent], stall_threshold=0.5, check_interval=0.2, loop_names=sys.argv[2:] or None)
 watchdog.start()
 if sys.argv[1] == "stopped":
     watchdog.stop()
@@ -56,6 +56,70 @@ def test_a_heartbeat_that_falls_silent_ends_the_process(names: list[str], name: 
 def test_a_process_lives_on_while_its_heartbeats_beat_or_nobody_watches(how: str) -> None:
     ended = watched(how)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "lived on\n", "")
+
+
+FROZEN = """
+import signal, time
+from leasebeat import Heartbeat
+from leasebeat._watchdog import Watchdog
+
+def beat(*_):
+    heartbeat.beat()
+    print("beat", flush=True)
+
+heartbeat = Heartbeat()
+signal.signal(signal.SIGUSR1, beat)
+Watchdog([heartbeat], stall_threshold=2, check_interval=0.5).start()
+print("watched", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_process_that_stood_still_is_given_the_whole_threshold_again() -> None:
+    """For two thresholds. It beats a second after it may go on, and is ended only when it falls silent by itself."""
+    with program_process(FROZEN) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"watched\n"
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(2 * 2)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        beaten_at = time.monotonic()
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == b"beat\n"
+        assert process.wait(50) == -signal.SIGKILL
+        assert time.monotonic() - beaten_at > 2
+
+
+FORKED = """
+import os, time
+from leasebeat import Heartbeat
+from leasebeat._watchdog import Watchdog
+
+heartbeat = Heartbeat()
+watchdog = Watchdog([heartbeat], stall_threshold=0.5, check_interval=0.1)
+watchdog.start()
+child = os.fork()
+if child == 0:
+    time.sleep(1.5)
+    print("not watched", flush=True)
+    watchdog.start()
+    time.sleep(60)
+    os._exit(0)
+status = 0
+while not status:
+    heartbeat.beat()
+    time.sleep(0.02)
+    _, status = os.waitpid(child, os.WNOHANG)
+print(os.waitstatus_to_exitcode(status))
+"""
+
+
+@pytest.mark.scar(16)
+def test_a_forked_child_is_watched_once_it_starts_that() -> None:
+    with program_process(FORKED) as process:
+        output, _ = process.communicate(timeout=50)
+    assert (process.returncode, output) == (0, f"not watched\n{-signal.SIGKILL}\n".encode())
 
 
 def test_it_can_be_started_again() -> None:

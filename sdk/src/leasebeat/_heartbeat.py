@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from leasebeat._fork import reset_in_child
+
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[], object]
@@ -13,7 +15,7 @@ Callback = Callable[[], object]
 class Heartbeat:
     """A thread-safe record of the last beat, with callbacks that hear of each beat."""
 
-    __slots__ = ("_callbacks", "_last_beat", "_lock", "_on_beat")
+    __slots__ = ("__weakref__", "_callbacks", "_last_beat", "_lock", "_on_beat")
 
     def __init__(self) -> None:
         """Start counting: the moment of creation is the first beat."""
@@ -21,6 +23,11 @@ class Heartbeat:
         self._last_beat = time.monotonic()
         self._callbacks: tuple[Callback, ...] = ()
         self._on_beat: Callback | None = None
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may hold the lock for ever."""
+        self._lock = threading.Lock()
 
     def beat(self) -> None:
         """Record a beat, then call the callbacks in the order they were added.

@@ -15,8 +15,6 @@ from leasebeat._stoppable_thread import Stop, StoppableThread
 _log = logging.getLogger(__name__)
 
 SHORTEST_PAUSE_S = 0.1
-SHORTEST_TIMEOUT_S = 0.25
-CALL_STEPS = 6  # connect, write and read, each again on a fresh connection if the first one broke
 
 
 class HeartbeatThread:
@@ -120,7 +118,7 @@ class HeartbeatThread:
             if lease.remaining() <= 0 and not lease.settling:
                 return lease_error("expired", self._work_item_id)
             try:
-                self._beat(lease, client)
+                lease.beat(client, worker_id=self._manager.worker_id, progress=self._ask_progress(), detail=None)
             except LeaseLostError as error:
                 return None if lease.settling else error
             except Exception as error:  # noqa: BLE001 - whatever it is, the thread must not end without a word
@@ -134,12 +132,6 @@ class HeartbeatThread:
                 failures = 0
             pause = self._pause(lease)
         return None
-
-    def _beat(self, lease: AcquiredLease, client: Client) -> None:
-        progress = self._ask_progress()
-        seconds = max(lease.remaining() / CALL_STEPS, SHORTEST_TIMEOUT_S)  # so that even a call that hangs ends by the end of the lease
-        timeout = min(client.options.timeout, seconds)
-        lease.beat(client, worker_id=self._manager.worker_id, progress=progress, detail=None, timeout=timeout)
 
     def _ask_progress(self) -> int | None:
         if self._progress is None:

@@ -3,7 +3,7 @@
 import threading
 import time
 import weakref
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from typing import Any
 
 from leasebeat._client import Client
@@ -22,31 +22,47 @@ class AcquiredLease:
     """What later calls need of a lease: not the work itself.
 
     Attributes:
-        receipt: Names it.
-        message_id: The message it is for.
+        granted: The lease as it was granted, without the work.
         valid_until: Until when it is safe to work, on `time.monotonic()`, as far as answered beats say.
         settling: Whether its settlement is under way or done: that the lease is over is then no news.
     """
 
-    receipt: str = field(repr=False)
-    message_id: str
+    granted: Lease
     valid_until: float
     settling: bool = False
+
+    @property
+    def receipt(self) -> str:
+        """Names the lease."""
+        return self.granted.receipt
+
+    @property
+    def message_id(self) -> str:
+        """The message it is for."""
+        return self.granted.message.id
+
+    @property
+    def lease(self) -> Lease:
+        """The lease as it stands, so that calls for it know how long it lasts."""
+        return replace(self.granted, valid_until=self.valid_until)
 
     def remaining(self) -> float:
         """Seconds until the local deadline."""
         return self.valid_until - time.monotonic()
 
-    def beat(self, client: Client, *, worker_id: str, progress: int | None, detail: Any, timeout: float | None = None) -> BeatResult:
+    def beat(self, client: Client, *, worker_id: str, progress: int | None, detail: Any) -> BeatResult:
         """Beat, and take over until when the lease is valid.
 
         Raises:
+            LeaseExpiredError: Also if the answer was read too late, as the process may have stood still meanwhile.
             LeasebeatError: As `Client.beat` says.
         """
-        (result,) = client.beat_many([Beat(self.receipt, progress, detail)], worker_id=worker_id, timeout=timeout)
+        (result,) = client.beat_many([Beat(self.lease, progress, detail)], worker_id=worker_id)
         result.raise_if_refused(self.message_id)
         if result.valid_until is not None:
             self.valid_until = max(self.valid_until, result.valid_until)  # of two answers, the older one may come last
+        if self.remaining() <= 0:
+            raise lease_error("expired", self.message_id)
         return result
 
 
@@ -238,9 +254,9 @@ class LeaseManager:
         lease.settling = True
         try:
             verdict: Verdict = (
-                self.client.ack_many([Ack(lease.receipt, output_data)])[0]
+                self.client.ack_many([Ack(lease.lease, output_data)])[0]
                 if success
-                else self.client.nack_many([Nack(lease.receipt, error, delay, retryable)])[0]
+                else self.client.nack_many([Nack(lease.lease, error, delay, retryable)])[0]
             )
             verdict.raise_if_refused(lease.message_id)
         except LeaseLostError:
@@ -281,4 +297,5 @@ class LeaseManager:
 
 
 def _acquired(lease: Lease) -> AcquiredLease:
-    return AcquiredLease(lease.receipt, lease.message.id, lease.valid_until)
+    without_work = replace(lease.message, body=None, headers={}, detail=None)
+    return AcquiredLease(replace(lease, message=without_work), lease.valid_until)

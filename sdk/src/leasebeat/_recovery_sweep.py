@@ -41,22 +41,23 @@ class RecoverySweep:
         Args:
             conn: Sends the calls.
             scan_interval_seconds: Seconds between two scans.
-            create_checkpoints: True: the service adds each failed attempt to the history of its message.
-            cleanup_old_checkpoints: True: of each task's history, the service keeps the newest entries.
-            checkpoint_retention_limit: 100: so many.
+            create_checkpoints: The service adds each failed attempt to the history of its message, also where this is False.
+            cleanup_old_checkpoints: Must be True: of each task's history, the service keeps the newest 100 entries.
+            checkpoint_retention_limit: How many entries of each task's history are wanted, from 1 to these 100. Of fewer, the service
+                keeps more than are asked for.
 
         Raises:
-            ValueError: If `scan_interval_seconds` is not positive, or something else is asked of the service than it does.
+            ValueError: If `scan_interval_seconds` is not positive, or more checkpoints are to be kept than the service does.
         """
         if not 0 < scan_interval_seconds < math.inf:
             raise ValueError(f"scan_interval_seconds must be more than 0, not {scan_interval_seconds}")
-        if not create_checkpoints:
-            raise ValueError("the service always creates checkpoints: create_checkpoints must be True")
-        if not cleanup_old_checkpoints or checkpoint_retention_limit != CHECKPOINTS_KEPT:
+        if not (cleanup_old_checkpoints and 1 <= checkpoint_retention_limit <= CHECKPOINTS_KEPT):
             raise ValueError(
-                f"the service always keeps the newest {CHECKPOINTS_KEPT} checkpoints of a task: "
-                f"cleanup_old_checkpoints must be True, and checkpoint_retention_limit {CHECKPOINTS_KEPT}"
+                f"the service keeps the newest {CHECKPOINTS_KEPT} checkpoints of a task: "
+                f"cleanup_old_checkpoints must be True, and checkpoint_retention_limit from 1 to {CHECKPOINTS_KEPT}"
             )
+        if not create_checkpoints or checkpoint_retention_limit < CHECKPOINTS_KEPT:
+            _log.warning("The service creates checkpoints all the same, and keeps the newest %d of each task", CHECKPOINTS_KEPT)
         self._client = conn
         self._interval = scan_interval_seconds
         self._known: Recovery | None = None

@@ -220,6 +220,6 @@ class TaskRunner:
         if self._left_to_parent:
             return
         try:
-            self.conn.release(lease)
+            self.conn.release(self.lease_manager.find(lease).lease)
         except LeasebeatError as error:
             _log.warning("Work item %s could not be given back: %s", lease.work_item_id, error)

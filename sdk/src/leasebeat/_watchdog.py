@@ -1,15 +1,18 @@
 """`Watchdog`: ends a process whose work has stalled, so that something outside starts it anew."""
 
 import logging
+import math
 import os
 import signal
-import threading
+import time
 from collections.abc import Sequence
 
-from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat import Heartbeat
+from leasebeat._stoppable_thread import Stop, StoppableThread
 
 _log = logging.getLogger(__name__)
+
+STOP_TIMEOUT_S = 5.0
 
 
 class Watchdog:
@@ -17,6 +20,9 @@ class Watchdog:
 
     A thread that hangs hears no polite request, so there is none. The messages that the process worked on are delivered again
     when their leases run out.
+
+    A process that stood still, as after SIGSTOP, could not beat. So if a look comes late by an interval, or by half of the threshold if
+    that is less, each heartbeat has the whole threshold again.
     """
 
     def __init__(
@@ -44,14 +50,7 @@ class Watchdog:
         self._watched = list(zip(names, heartbeats, strict=True))
         self._stall_threshold = stall_threshold
         self._check_interval = check_interval
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-        reset_in_child(self)
-
-    def after_fork(self) -> None:
-        """A child has no thread that watches until it starts one."""
-        self._thread = None
-        self._stopped = threading.Event()
+        self._thread = StoppableThread("leasebeat-watchdog")
 
     @property
     def stall_threshold(self) -> float:
@@ -59,25 +58,29 @@ class Watchdog:
         return self._stall_threshold
 
     def start(self) -> None:
-        """Watch from now on, in a thread of its own."""
-        if self._thread is None:
-            self._stopped.clear()
-            self._thread = threading.Thread(target=self._watch, name="leasebeat-watchdog", daemon=True)
-            self._thread.start()
+        """Watch from now on, in a thread of its own. A child that is forked is not watched until it calls this."""
+        self._thread.start(self._watch)
 
     def stop(self) -> None:
         """Watch no longer."""
-        if self._thread is not None:
-            self._stopped.set()
-            self._thread.join()
-            self._thread = None
+        self._thread.stop(wait=True, timeout=STOP_TIMEOUT_S)
 
-    def _watch(self) -> None:
-        while not self._stopped.wait(self._check_interval):
+    def _watch(self, stop: Stop) -> None:
+        latest = self._check_interval + min(self._check_interval, self._stall_threshold / 2)
+        looked_at, resumed_at = time.monotonic(), -math.inf
+        while not stop.wait(self._check_interval):
             silences = [(name, heartbeat.elapsed()) for name, heartbeat in self._watched]
-            stalled = [(name, silence) for name, silence in silences if silence > self._stall_threshold]
-            for name, silence in stalled:
-                _log.critical("Watchdog: %s stalled for %.1fs (threshold: %.1fs)", name, silence, self._stall_threshold)
-            if stalled:
-                _log.critical("Watchdog: terminating process due to stalled workers")
-                os.kill(os.getpid(), signal.SIGKILL)
+            now = time.monotonic()  # after the silences were read, so that no stop escapes it
+            if now - looked_at > latest:
+                _log.info("Watchdog: the process stood still, as %.1fs passed since the last look", now - looked_at)
+                resumed_at = now
+            looked_at = now
+            self._judge([(name, min(silence, now - resumed_at)) for name, silence in silences])
+
+    def _judge(self, silences: Sequence[tuple[str, float]]) -> None:
+        stalled = [(name, silence) for name, silence in silences if silence > self._stall_threshold]
+        for name, silence in stalled:
+            _log.critical("Watchdog: %s stalled for %.1fs (threshold: %.1fs)", name, silence, self._stall_threshold)
+        if stalled:
+            _log.critical("Watchdog: terminating process due to stalled workers")
+            os.kill(os.getpid(), signal.SIGKILL)

@@ -1,0 +1,77 @@
+"""A job of the soak as a program that `leasebeat work` starts, and what the jobs of all kinds share.
+
+Of the standard library alone, as several of these programs start each second.
+"""
+
+import http.client
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+LEASE_S = 3.0
+_HANG_S = 3 * LEASE_S
+_HANGING_SHARE = 0.1
+_STEPS = (6, 15)
+_STEP_S = (0.2, 1.4)
+
+Facts = dict[str, Any]
+
+
+def queue_of(kind: str) -> str:
+    return f"soak-{kind}"
+
+
+def new_job(kind: str, stop_at: float) -> Facts:
+    """Make a job: how long its steps take, and whether its first attempt hangs half-way. After `stop_at` it sends no other."""
+    steps = [random.uniform(*_STEP_S) for _ in range(random.randint(*_STEPS))]
+    return {"kind": kind, "steps": steps, "hangs": random.random() < _HANGING_SHARE, "stop_at": stop_at}
+
+
+def steps_of(job: Facts, attempt: int) -> Iterator[tuple[float, int | None]]:
+    """Go through the steps: how long each takes, and its number, to report. One that hangs is not reported."""
+    hangs = job["hangs"] and attempt == 1
+    steps = job["steps"][: len(job["steps"]) // 2] if hangs else job["steps"]
+    yield from zip(steps, range(1, len(steps) + 1), strict=True)
+    if hangs:
+        yield _HANG_S, None
+
+
+def report(number: int) -> Facts:
+    return {"progress": number, "detail": {"at": time.time()}}
+
+
+def finish(job: Facts, began: float, before: Facts | None) -> Facts:
+    """Send the next job of the chain, and return how long after its last beat this one was delivered again, if it was."""
+    if time.time() < job["stop_at"]:
+        _send(new_job(job["kind"], job["stop_at"]))
+    return {"hung": job["hangs"], "redelivered_after": began - before["at"] if before else None}
+
+
+def _send(job: Facts) -> None:
+    connection = http.client.HTTPConnection(os.environ["SOAK_URL"].removeprefix("http://"), timeout=30)
+    body, headers = json.dumps({"messages": [{"body": job}]}), {"content-type": "application/json"}
+    connection.request("POST", f"/queues/{queue_of(job['kind'])}/messages", body, headers)
+    status = connection.getresponse().status
+    connection.close()
+    if status != http.client.CREATED:
+        raise RuntimeError(f"the next job was not taken: {status}")
+
+
+def main() -> None:
+    began = time.time()
+    job = json.load(sys.stdin)
+    before = json.loads(os.environ["LEASEBEAT_DETAIL"] or "null")
+    for seconds, number in steps_of(job, int(os.environ["LEASEBEAT_ATTEMPT"])):
+        time.sleep(seconds)
+        if number is None:
+            sys.exit("it hung, and was not ended")
+        print(json.dumps(report(number)), flush=True)
+    print(json.dumps(finish(job, began, before)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
