@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 from leasebeat._client import Client
-from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater
+from leasebeat._errors import InvalidRequestError, LeasebeatError, LeaseLostError
 from leasebeat._failure import failure_text
 from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat_thread import HeartbeatThread
 from leasebeat._lease_manager import LeaseManager
 from leasebeat._leases import Lease
+from leasebeat._nack_terms import UNSTORABLE, nack_terms
+from leasebeat._pace import Pace
 from leasebeat._recovery_sweep import RecoverySweep
 from leasebeat._retry import Pauses
 from leasebeat._stoppable_thread import Stop
@@ -21,11 +23,6 @@ from leasebeat._stoppable_thread import Stop
 _log = logging.getLogger(__name__)
 
 WAIT_S = 1.0  # a claim lasts so long, as `stop` does not break it off
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 5.0
-SHORTEST_ROUND_S = 0.25
-
-_UNSTORABLE = (InvalidRequestError, TypeError, ValueError, RecursionError)
 
 
 class TaskRunner:
@@ -122,26 +119,22 @@ class TaskRunner:
             self._stop.give()
 
     def _run_worker(self) -> None:
-        backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        pace = Pace(self._stop.wait)
         while not self._stop.given:
             asked_at = time.monotonic()
             try:
                 lease = self.lease_manager.acquire_lease(self._lease_duration, wait=WAIT_S)
             except LeasebeatError as error:
-                if isinstance(error, InvalidRequestError) or getattr(error, "code", None) == "queue-not-found":
-                    raise
-                pause = backoff.pause(getattr(error, "retry_after", None))
-                _log.warning("No lease could be acquired, next try in %.1f s: %s", pause, error)
-                self._stop.wait(pause)
+                pace.after_failure(error, "Acquiring a lease")
                 continue
-            backoff.reset()
+            pace.after_success()
             if lease is not None:
                 self._take(lease)
             elif self.lease_manager.draining:
                 _log.info("The service drains this worker, which takes no more work")
                 return
-            else:  # never in a tight loop, also if the service does not wait
-                self._stop.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
+            else:
+                pace.after_nothing(asked_at)
 
     def _take(self, lease: Lease) -> None:
         if self._stop.given:
@@ -185,21 +178,20 @@ class TaskRunner:
     def _complete(self, lease: Lease, heartbeat: HeartbeatThread, output: Any) -> None:
         try:
             self._settle(lease, heartbeat, output_data=output)
-        except _UNSTORABLE as error:
+        except UNSTORABLE as error:
             self._fail(lease, heartbeat, error)
 
     def _fail(self, lease: Lease, heartbeat: HeartbeatThread, error: BaseException) -> None:
         _log.warning("Work item %s failed", lease.work_item_id, exc_info=error)
-        delay = error.delay if isinstance(error, RetryLater) else None  # then the queue's backoff decides
-        fail = partial(self._settle, lease, heartbeat, success=False, delay=delay, retryable=not isinstance(error, GiveUp))
+        fail = partial(self._settle, lease, heartbeat, success=False, **nack_terms(error))
         try:
             fail(error=failure_text(error))
-        except _UNSTORABLE:
+        except UNSTORABLE:
             fail()
 
     def _settle(self, lease: Lease, heartbeat: HeartbeatThread, **outcome: Any) -> None:
         """Release until the service answers or the lease is lost, unless the work has released by itself."""
-        backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        backoff = Pauses()
         while self.lease_manager.holds(lease) and not self._left_to_parent:
             try:
                 self.lease_manager.release_lease(lease, **outcome)
