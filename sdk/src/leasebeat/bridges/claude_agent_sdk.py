@@ -3,8 +3,9 @@
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+import anyio
 import anyio.to_thread
-from claude_agent_sdk import ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage
+from claude_agent_sdk import ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage, StreamEvent, SystemMessage
 from claude_agent_sdk.types import HookEvent, SyncHookJSONOutput
 
 from leasebeat._context import Context
@@ -22,6 +23,9 @@ EVENTS: tuple[HookEvent, ...] = (
     "PreCompact",
 )
 """Where the agent tells that it works. What waits for people, as `Notification` does, is no work."""
+
+WAITING = frozenset({"api_retry"})
+"""What the agent tells, as a system message, while it waits for its model."""
 
 
 class LeaseHooks:
@@ -61,22 +65,19 @@ class LeaseHooks:
     async def follow(self, client: ClaudeSDKClient) -> AsyncIterator[Message]:
         """Pass on what `client.receive_response()` yields, each message as a beat, so that turns without tools beat too.
 
-        With `include_partial_messages` that is each streamed token.
+        With `include_partial_messages` that is each streamed token. What only tells that an answer is waited for is no beat.
 
         Raises:
             LeaseLostError: As soon as the lease is known to be over. The agent is interrupted.
         """
-        loss: LeaseLostError | None = None
-        async for message in client.receive_response():
+        messages = client.receive_response()
+        async for message in messages:
+            loss = await self._beat() if self._pulse.is_lost or _is_work(message) else None
             if loss is not None:
-                continue  # an agent that was interrupted ends with a result
-            loss = await self._beat()
-            if loss is None:
-                yield message
-            elif not isinstance(message, ResultMessage):
-                await client.interrupt()
-        if loss is not None:
-            raise loss
+                if not isinstance(message, ResultMessage):
+                    await _interrupt(client, messages, loss)
+                raise loss
+            yield message
 
     async def _on_event(self, event: HookInput, _tool_use_id: str | None, _context: HookContext) -> SyncHookJSONOutput:
         """Beat, and tell the agent to go on or to stop. An exception would not stop it: the agent goes on after a hook that fails."""
@@ -102,3 +103,21 @@ class LeaseHooks:
         except LeaseLostError as loss:
             return loss
         return None
+
+
+def _is_work(message: Message) -> bool:
+    """Whether a message shows that the agent moves. The API sends pings also while its model hangs."""
+    if isinstance(message, StreamEvent):
+        return message.event.get("type") != "ping"
+    return not (isinstance(message, SystemMessage) and message.subtype in WAITING)
+
+
+async def _interrupt(client: ClaudeSDKClient, messages: AsyncIterator[Message], loss: LeaseLostError) -> None:
+    """Interrupt the agent, which ends with a result, and read on meanwhile: the answer comes behind all messages that were not read."""
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(client.interrupt)
+            async for _ in messages:
+                pass
+    except Exception as error:
+        raise loss from error
