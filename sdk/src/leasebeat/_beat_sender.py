@@ -1,12 +1,12 @@
 """`BeatSender`: turns the reports of all leases into as few `POST /beat` as the service asks for, and minds their deadlines."""
 
-import itertools
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from leasebeat._client import Client
 from leasebeat._errors import InvalidRequestError, LeasebeatError, verdict_error
@@ -19,7 +19,6 @@ from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
 
-MAX_BATCH = 1000
 WATCH_INTERVAL_S = 1.0
 STALL_MARGIN_S = 0.5
 
@@ -30,10 +29,14 @@ class BeatSender:
     It has connections of its own, so no other call holds a beat up. A beat that fails leaves its lease as it is until the
     local deadline; then the lease counts as lost, before the service gives it to somebody else. Deadlines are minded by a
     thread of their own, so that each is heard on time whatever the call to the service does. The two threads watch each other.
+
+    Each worker has one, as a call names the worker that beats: by that the service knows who lives, and tells it to drain. So a call
+    never names more leases than a worker may have, which are as many as the service takes.
     """
 
     def __init__(self, options: Options, worker_id: str, on_drain: Callable[[], None]) -> None:
-        self._client = Client.with_options(replace(options, retry=RetryPolicy(unavailable=0)))
+        self._open = partial(Client.with_options, replace(options, retry=RetryPolicy(unavailable=0)))
+        self._client = self._open()
         self._timeout = options.timeout
         self._worker_id = worker_id
         self._on_drain = on_drain
@@ -42,7 +45,7 @@ class BeatSender:
         self._backoff = Pauses()
         self._not_before = 0.0
         self._failing = False
-        self._beats = Ticker("leasebeat-beats", self._send_due)
+        self._beats = Ticker("leasebeat-beats", self._send_due, on_mend=self._give_up_call)
         self._deadlines = Ticker("leasebeat-deadlines", self._check_deadlines)
         reset_in_child(self)
 
@@ -73,10 +76,10 @@ class BeatSender:
             lease.wait_until_sent(until - time.monotonic())
 
     def close(self) -> None:
-        """Stop the threads, and close the connections unless a call hangs in one."""
+        """Stop the threads, and close the connections, also that of a call that hangs."""
         self._deadlines.close()
-        if self._beats.close():
-            self._client.close()
+        self._beats.close()
+        self._client.close()
 
     def after_fork(self) -> None:
         """In a child: nothing to send until a handler reports there."""
@@ -90,11 +93,8 @@ class BeatSender:
             return list(self._leases.values())
 
     def _check_deadlines(self) -> float:
+        self._beats.mend()
         leases = self._watched()
-        if self._beats.mend():
-            for lease in leases:
-                lease.put_back_if_in_flight()
-            self._beats.wake()
         for lease in leases:
             lease.check_deadline()
         return min(self._next_watch(), min((lease.ends_at for lease in leases), default=math.inf))
@@ -103,37 +103,78 @@ class BeatSender:
         """When one thread is to look after the other: never, if there is nothing to do for either."""
         return time.monotonic() + WATCH_INTERVAL_S if self._leases else math.inf
 
+    def _give_up_call(self) -> None:
+        """Send anew what a call that hangs has taken along, over other connections: whatever comes of it, it comes too late."""
+        hanging, self._client = self._client, self._open()
+        self._put_back_all()
+        hanging.close()
+
+    def _put_back_all(self) -> None:
+        for lease in self._watched():
+            lease.put_back_in_flight()
+
     def _send_due(self) -> float:
         self._deadlines.mend()
         now = time.monotonic()
-        if now >= self._not_before:
-            due = iter([lease for lease in self._watched() if lease.next_beat_at <= now])
-            while batch := list(itertools.islice(due, MAX_BATCH)):
-                self._send(batch)
+        due = [lease for lease in self._watched() if lease.next_beat_at <= now]
+        if due and now >= self._not_before:
+            try:
+                self._send(due)
+            except BaseException:
+                if self._beats.is_current:
+                    self._put_back_all()
+                    self._not_before = time.monotonic() + self._backoff.pause()
+                raise
         next_beat_at = min((lease.next_beat_at for lease in self._watched()), default=math.inf)
         return min(self._next_watch(), max(self._not_before, next_beat_at))
 
-    def _send(self, batch: Sequence[TrackedLease]) -> None:
-        beats = [lease.take() for lease in batch]
+    def _send(self, leases: Sequence[TrackedLease]) -> None:
+        beats = [lease.take() for lease in leases]
         try:
-            results = self._beat(beats)
-        except BaseException as error:
-            for lease in batch:
-                lease.put_back()
-            self._not_before = time.monotonic() + self._backoff.pause(getattr(error, "retry_after", None))
-            if not isinstance(error, LeasebeatError):
-                raise
-            self._log_failure(error)
-            return
-        self._backoff.reset()
-        self._take_in(batch, results)
-        if results.drain:
-            self._on_drain()
+            results = self._call(beats)
+        except InvalidRequestError as error:
+            self._send_apart(leases, beats, error)
+        except LeasebeatError as error:
+            self._put_back(leases, beats, error)
+        else:
+            self._take_in(leases, beats, results)
 
-    def _take_in(self, batch: Sequence[TrackedLease], results: BeatResults) -> None:
+    def _send_apart(self, leases: Sequence[TrackedLease], beats: Sequence[Beat], error: InvalidRequestError) -> None:
+        """Send what was refused together in halves, so that one bad report costs no other lease anything, and its own only its detail."""
+        if not self._beats.is_current:
+            return  # another thread has sent them since
+        if len(leases) > 1:
+            middle = len(leases) // 2
+            self._send(leases[:middle])
+            self._send(leases[middle:])
+        elif beats[0].detail is not None:
+            _log.warning("The detail of message %s is refused, and its beat repeated without: %s", leases[0].message_id, error)
+            self._send_without_detail(leases[0], beats[0])
+        else:
+            leases[0].postpone(beats[0])
+            self._log_failure(error)
+
+    def _send_without_detail(self, lease: TrackedLease, beat: Beat) -> None:
+        bare = lease.refuse_detail(beat)
+        try:
+            results = self._call([bare])
+        except LeasebeatError as error:
+            self._put_back([lease], [bare], error)
+        else:
+            self._take_in([lease], [bare], results)
+
+    def _put_back(self, leases: Sequence[TrackedLease], beats: Sequence[Beat], error: LeasebeatError) -> None:
+        for lease, beat in zip(leases, beats, strict=True):
+            lease.put_back(beat)
+        if self._beats.is_current:  # else another thread sends by now, over other connections
+            self._not_before = time.monotonic() + self._backoff.pause(getattr(error, "retry_after", None))
+            self._log_failure(error)
+
+    def _take_in(self, leases: Sequence[TrackedLease], beats: Sequence[Beat], results: BeatResults) -> None:
+        self._backoff.reset()
         failure: LeasebeatError | None = None
-        for lease, result in zip(batch, results, strict=True):
-            lease.apply(result)
+        for lease, beat, result in zip(leases, beats, results, strict=True):
+            lease.apply(beat, result)
             if result.refused and lease.lost.is_set():
                 _log.warning("Lease of message %s is over: %s", lease.message_id, result.status)
             elif not (result.succeeded or result.refused):
@@ -142,6 +183,8 @@ class BeatSender:
             self._log_success()
         else:
             self._log_failure(failure)
+        if results.drain:
+            self._on_drain()
 
     def _log_failure(self, error: LeasebeatError) -> None:
         """Once per outage, not once per try."""
@@ -153,14 +196,6 @@ class BeatSender:
         if self._failing:
             self._failing = False
             _log.info("Beats are answered again")
-
-    def _beat(self, beats: Sequence[Beat]) -> BeatResults:
-        try:
-            return self._call(beats)
-        except InvalidRequestError as error:
-            # A detail that the service cannot store must not cost the other leases, or its own, their beats.
-            _log.warning("Beats are repeated without their details: %s", error)
-            return self._call([replace(beat, detail=None) for beat in beats])
 
     def _call(self, beats: Sequence[Beat]) -> BeatResults:
         """Call within the time of any lease that needs beats, in this call or the next, as a call that hangs delays both."""

@@ -4,7 +4,7 @@ import concurrent.futures
 import logging
 import threading
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -27,6 +27,8 @@ class Claims:
 
     A blocking call cannot be taken back, so the calls run in an event loop of their own: there, cancelling one closes its
     connection, and the service parks it no longer.
+
+    A claim that fails may have been granted leases all the same. So the next one of its queue goes by the same name, and gets them.
     """
 
     def __init__(self, options: Options, worker_id: str, *, version: str = __version__) -> None:
@@ -36,6 +38,7 @@ class Claims:
         self._lock = threading.Lock()
         self._parked: concurrent.futures.Future[Leases] | None = None
         self._stopped = False
+        self._names: dict[str, str] = {}  # of claims that are not answered, by queue
 
     def claim(self, queue: str, *, max_messages: int, wait: float, visibility_timeout: float | None) -> Leases:
         """Wait for leases. Nothing once stopped.
@@ -44,7 +47,7 @@ class Claims:
             ApiError: If the service refused the claim.
             ServiceUnreachableError: If no answer came.
         """
-        claim_id = uuid.uuid4().hex
+        claim_id = self._names.setdefault(queue, uuid.uuid4().hex)
         with self._lock:
             if self._stopped:
                 return Leases()
@@ -56,10 +59,16 @@ class Claims:
         except concurrent.futures.CancelledError:
             self._give_back(queue, claim_id, max_messages)
             return Leases()
+        del self._names[queue]
         if self._stopped:
             self._release(leases)
             return Leases()
-        return leases
+        self._release(leases[max_messages:])  # granted when there was more room, and told only now
+        return Leases(leases[:max_messages], drain=leases.drain)
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Have something done in the thread of the claims. Signal handlers may call it: it takes no lock."""
+        self._loop.soon(work)
 
     def stop(self) -> None:
         """End the claim that is parked, and let no other start."""
@@ -87,7 +96,7 @@ class Claims:
             for lease, result in zip(leases, results, strict=True):
                 result.raise_if_refused(lease.message.id)
         except LeasebeatError as error:
-            _log.info("What was granted while stopping could not be released, and runs out by itself: %s", error)
+            _log.info("What was granted too late could not be released, and runs out by itself: %s", error)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()

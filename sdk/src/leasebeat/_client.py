@@ -64,8 +64,10 @@ class _Configured:
         """Make a client. It connects when the first call is made.
 
         Args:
-            base_url: Where the service is, for example `http://127.0.0.1:8080`.
-            timeout: Seconds to connect, to write and to read. A parked claim reads for its wait on top.
+            base_url: Where the service is, for example `http://127.0.0.1:8080`. A name and a password in it (`http://name:password@…`) are
+                sent as HTTP's basic authentication, and show in no log.
+            timeout: Seconds that one attempt of a call may take, from connecting to the end of the answer. A parked claim has its wait
+                on top.
             headers: Sent with every call.
             retry: How often a call is repeated.
             tls: The TLS settings. None verifies against the usual authorities.

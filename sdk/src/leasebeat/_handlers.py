@@ -51,9 +51,9 @@ class ThreadHandlers:
         self._handler = handler
         self._loop = LoopThread("leasebeat-handlers")
 
-    def call(self, context: Context, tracked: TrackedLease) -> "ThreadCall":  # noqa: ARG002 - one signature for all handlers
+    def call(self, context: Context, tracked: TrackedLease) -> "ThreadCall":
         """Prepare to run the handler for a lease."""
-        return ThreadCall(self._handler, context, self._loop)
+        return ThreadCall(self._handler, context, tracked, self._loop)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()
@@ -66,10 +66,12 @@ class ThreadHandlers:
 class ThreadCall:
     """Runs a handler in the thread that asks for it. Only a coroutine can be cancelled; another handler hears from its context."""
 
-    def __init__(self, handler: Handler, context: Context, loop: LoopThread) -> None:
+    def __init__(self, handler: Handler, context: Context, tracked: TrackedLease, loop: LoopThread) -> None:
         self._handler = handler
         self._context = context
+        self._tracked = tracked
         self._loop = loop
+        self._lock = threading.Lock()
         self._coroutine: concurrent.futures.Future[Any] | None = None
         self._ended = threading.Event()  # the future of a cancelled coroutine is done before the coroutine is
 
@@ -78,19 +80,25 @@ class ThreadCall:
         result = self._handler(self._context.message, self._context)
         if not inspect.iscoroutine(result):
             return result
-        self._coroutine = self._loop.submit(self._await(result))
+        with self._lock:
+            self._coroutine = self._loop.submit(self._await(result))
         return self._coroutine.result()
 
     async def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Await the handler, unless its lease was given back or lost before it could begin: the loop may have been busy for long."""
         try:
+            self._tracked.raise_if_lost()
             return await work
         finally:
+            work.close()
             self._ended.set()
 
     def cancel(self) -> None:
-        """Cancel the handler if it is a coroutine."""
-        if self._coroutine is not None:
-            self._coroutine.cancel()
+        """Cancel the handler if it is a coroutine. One that has not begun does not begin any more: its lease is marked as lost before."""
+        with self._lock:
+            coroutine = self._coroutine
+        if coroutine is not None:
+            coroutine.cancel()
 
     def wait_cancelled(self, until: float) -> None:
         """Wait until a cancelled coroutine has ended, at most until a moment on `time.monotonic()`."""

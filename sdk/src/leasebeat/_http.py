@@ -1,8 +1,9 @@
 """The network: the only module that knows the HTTP library, so that a successor of it is a change of one line."""
 
+import asyncio
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -20,6 +21,10 @@ __all__ = ["AsyncTransport", "Options", "Transport", "http"]
 
 KEEPALIVE_EXPIRY_S = 15.0  # well below the service's 75 s, so that the client closes an idle connection first
 WAIT_MARGIN_S = 5.0  # on top of a parked call's own wait
+SHORTEST_STEP_S = 0.001  # no time at all would be no time-out
+STEP_FIRST_S = 0.1  # a step that times out says which it was, so it is given the chance
+
+_STEPS = ("pool", "connect", "write", "read")
 
 _CONNECT_ERRORS = (http.ConnectError, http.ConnectTimeout, http.PoolTimeout, http.ProxyError)
 
@@ -29,14 +34,14 @@ class Options:
     """How to reach the service.
 
     Attributes:
-        base_url: Where it is, for example `http://127.0.0.1:8080`.
-        timeout: Seconds to connect, to write and to read. A parked call reads for its wait on top.
+        base_url: Where it is, for example `http://127.0.0.1:8080`. May hold a name and a password, which show in no `repr`, log or error.
+        timeout: Seconds that one attempt of a call may take, from connecting to the end of the answer. A parked call has its wait on top.
         headers: Sent with every call, for example for a proxy that asks for them.
         retry: How often a call is repeated.
         tls: The TLS settings. None verifies against the usual authorities.
     """
 
-    base_url: str
+    base_url: str = field(repr=False)
     timeout: float = 10.0
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -44,24 +49,33 @@ class Options:
 
     def __post_init__(self) -> None:
         if not self.base_url.startswith(("http://", "https://")):
-            raise ValueError(f"base_url must start with http:// or https://, not {self.base_url!r}")
+            raise ValueError("base_url must start with http:// or https://")
+        try:
+            http.URL(self.base_url)
+        except http.InvalidURL:
+            raise ValueError("base_url is no address") from None  # the reason may quote a part of a password
         if self.tls is None and self.base_url.startswith("https://"):
             object.__setattr__(self, "tls", http.create_ssl_context())  # made once: each takes tens of milliseconds
 
     @property
     def for_pool(self) -> dict[str, Any]:
-        """What every connection pool is made with."""
+        """What every connection pool is made with. The HTTP library logs addresses, so it is given the password apart."""
+        url = http.URL(self.base_url)
         return {
-            "base_url": self.base_url,
+            "base_url": url.copy_with(userinfo=b""),
+            "auth": (url.username, url.password) if url.userinfo else None,
             "headers": {"user-agent": f"leasebeat-python/{__version__}", "accept": "application/json", **self.headers},
             "limits": http.Limits(max_connections=None, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_EXPIRY_S),
             "verify": self.tls or False,
         }
 
-    def for_request(self, call: Call[Any]) -> dict[str, Any]:
-        """The request of one call."""
+    def limit(self, call: Call[Any]) -> "Limit":
+        """The time that one attempt of a call may take, from now on."""
         seconds = time_to_answer(self.timeout if call.timeout is None else call.timeout, call.lease_until)
-        read = seconds + call.wait + (WAIT_MARGIN_S if call.wait else 0.0)
+        return Limit(seconds, wait=call.wait + (WAIT_MARGIN_S if call.wait else 0.0))
+
+    def for_request(self, call: Call[Any], limit: "Limit") -> dict[str, Any]:
+        """The request of one call."""
         content_type = {} if call.content is None else {"content-type": "application/json"}
         return {
             "method": call.method,
@@ -69,8 +83,46 @@ class Options:
             "params": call.query or None,
             "content": call.content,
             "headers": {**trace_headers(), **content_type, **call.headers},
-            "timeout": http.Timeout(seconds, read=read),
+            "extensions": {"timeout": limit},
         }
+
+
+class Limit(Mapping[str, float]):
+    """How long one exchange may take in all: the time-outs of its steps, each no longer than what is left when the step begins."""
+
+    def __init__(self, seconds: float, *, wait: float = 0.0) -> None:
+        """Start to count.
+
+        Args:
+            seconds: For the exchange. Connecting and writing may not take longer either way.
+            wait: Seconds that the service may think about its answer, on top.
+        """
+        self.total = seconds + wait
+        self._seconds = seconds
+        self._until = time.monotonic() + self.total
+
+    def __getitem__(self, step: str) -> float:
+        left = max(self._until - time.monotonic(), SHORTEST_STEP_S)
+        return left if step == "read" else min(left, self._seconds)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_STEPS)
+
+    def __len__(self) -> int:
+        return len(_STEPS)
+
+    def in_time(self, parts: Iterable[bytes]) -> Iterator[bytes]:
+        """Pass on the parts of an answer, unless they go on when the time is over. What has come in whole by then is taken, however late.
+
+        Raises:
+            ReadTimeout: If they do.
+        """
+        late = False
+        for part in parts:
+            if late:
+                raise http.ReadTimeout(f"the answer did not end within {self.total:.1f} s")
+            yield part
+            late = time.monotonic() >= self._until
 
 
 class Transport:
@@ -92,11 +144,13 @@ class Transport:
 
     def _exchange(self, pool: http.Client, call: Call[Any]) -> Outcome:
         sent_at = time.monotonic()
+        limit = self._options.limit(call)
         try:
-            response = pool.request(**self._options.for_request(call))
+            with pool.stream(**self._options.for_request(call, limit)) as response:
+                body = b"".join(limit.in_time(response.iter_bytes()))
         except http.RequestError as error:
             return _no_answer(call, error)
-        return _reply(response, sent_at)
+        return _reply(response, body, sent_at)
 
     def close(self) -> None:
         """Close the connections."""
@@ -127,11 +181,15 @@ class AsyncTransport:
 
     async def _exchange(self, pool: http.AsyncClient, call: Call[Any]) -> Outcome:
         sent_at = time.monotonic()
+        limit = self._options.limit(call)
         try:
-            response = await pool.request(**self._options.for_request(call))
+            async with asyncio.timeout(limit.total + STEP_FIRST_S):
+                response = await pool.request(**self._options.for_request(call, limit))
+        except TimeoutError:
+            return _no_answer(call, http.ReadTimeout(f"the answer did not end within {limit.total:.1f} s"))
         except http.RequestError as error:
             return _no_answer(call, error)
-        return _reply(response, sent_at)
+        return _reply(response, response.content, sent_at)
 
     async def close(self) -> None:
         """Close the connections."""
@@ -143,10 +201,10 @@ class AsyncTransport:
         self._pool = self._open()
 
 
-def _reply(response: http.Response, sent_at: float) -> Reply:
+def _reply(response: http.Response, body: bytes, sent_at: float) -> Reply:
     return Reply(
         status=response.status_code,
-        body=response.content,
+        body=body,
         retry_after=_seconds(response.headers.get("retry-after")),
         sent_at=sent_at,
         answered_at=time.monotonic(),

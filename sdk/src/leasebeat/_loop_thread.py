@@ -2,8 +2,9 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -23,6 +24,11 @@ class LoopThread:
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start a coroutine. Cancelling the future cancels it."""
         return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Have something done in the thread, unless it has ended. Signal handlers may call it: it takes no lock."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(work)
 
     def __enter__(self) -> Self:
         self._thread.start()

@@ -36,8 +36,8 @@ class RetryPolicy:
 def time_to_answer(timeout: float, lease_until: float | None) -> float:
     """Seconds that one attempt to call for a lease may take: a third of what is left of it, if that is less than `timeout`.
 
-    It holds for connecting, writing and reading each, so that even their sum leaves off when the lease ends. A lease that has run out,
-    as far as is known, hurries nobody: what is still asked for it is worth a whole `timeout`.
+    So there is time for another one after it, even if its answer trickles in. A lease that has run out, as far as is known, hurries
+    nobody: what is still asked for it is worth a whole `timeout`.
     """
     left = 0.0 if lease_until is None else lease_until - time.monotonic()
     return timeout if left <= 0 else min(timeout, max(left / 3, SHORTEST_TIMEOUT_S))

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -13,17 +14,33 @@ from typing import Any
 from leasebeat._beat_sender import BeatSender
 from leasebeat._client import Client
 from leasebeat._context import Context
-from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater, ServiceUnreachableError
+from leasebeat._errors import (
+    ApiError,
+    GiveUp,
+    InvalidRequestError,
+    LeasebeatError,
+    LeaseLostError,
+    RetryLater,
+    ServiceUnreachableError,
+)
 from leasebeat._failure import failure_text
 from leasebeat._handlers import HandlerCall
 from leasebeat._leases import Ack, Nack, Verdict
+from leasebeat._nack_terms import UNSTORABLE, nack_terms
 from leasebeat._retry import Pauses
 from leasebeat._tracing import processing
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
 
-_PASSING = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+_PASSING = {
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_EARLY,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
 
 FLUSH_TIMEOUT_S = 2.0
 LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has leased the message, so finished work is worth some tries
@@ -32,7 +49,9 @@ LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has le
 class Task:
     """Runs the handler for one lease, and settles it: the result is its ack, an exception its nack.
 
-    It settles patiently: until the service answers or the lease has run out, and an ack for a while beyond.
+    It settles patiently: until the service answers or the lease has run out, and an ack for a while beyond. What the service refuses
+    as invalid is not tried again as it is. Other refusals, such as 401, 403 and 404, are those of something in front of the service,
+    which may be in the middle of a deployment: they are tried again while the lease lasts, but it is not beaten for, so it ends soon.
     """
 
     def __init__(
@@ -69,9 +88,18 @@ class Task:
         return self._context.heartbeat.elapsed() if self._handling else 0.0
 
     def start(self, done: Callable[["Task"], None]) -> None:
-        """Work in a thread of its own, then call `done`. The thread does not keep the process alive if the handler hangs."""
+        """Work in a thread of its own, then call `done`. The thread does not keep the process alive if the handler hangs.
+
+        Raises:
+            RuntimeError: If there is no thread to be had. Then `done` has been called, and nothing else.
+        """
         name = f"leasebeat-message-{self.tracked.message_id}"
-        threading.Thread(target=self._run, args=(done,), name=name, daemon=True).start()
+        try:
+            self._sender.track(self.tracked)
+            threading.Thread(target=self._run, args=(done,), name=name, daemon=True).start()
+        except RuntimeError:
+            self._end(done)
+            raise
 
     def cancel(self) -> None:
         """Cancel the handler, if it can be. A handler in a thread hears from its context."""
@@ -89,9 +117,12 @@ class Task:
             self._process_message()
         finally:
             if os.getpid() == process:
-                self._sender.forget(self.tracked)
-                self._call.close()
-                done(self)
+                self._end(done)
+
+    def _end(self, done: Callable[["Task"], None]) -> None:
+        self._sender.forget(self.tracked)
+        self._call.close()
+        done(self)
 
     def _process_message(self) -> None:
         process = os.getpid()
@@ -122,9 +153,9 @@ class Task:
             return
         try:
             self._settle("ack", lambda: self._client.ack_many([Ack(self.tracked.lease, output)])[0], grace=LATE_ACK_GRACE_S)
-        except (InvalidRequestError, TypeError, ValueError, RecursionError) as error:
+        except UNSTORABLE as error:
             _log.warning("The output of message %s cannot be stored: %s", self.tracked.message_id, error)
-            self._send_nack(failure_text(error))
+            self._send_nack(Nack(self.tracked.lease, failure_text(error)))
 
     def _nack(self, error: BaseException) -> None:
         """Nack with the error's text, after the last report has gone out. A lost lease is not the handler's to nack."""
@@ -134,15 +165,20 @@ class Task:
             return
         self._log_failure(error)
         self._sender.flush([self.tracked], timeout=min(FLUSH_TIMEOUT_S, max(self.tracked.remaining() / 2, 0.0)))
-        delay = error.delay if isinstance(error, RetryLater) else None  # then the queue's backoff decides
-        self._send_nack(failure_text(error), delay, retryable=not isinstance(error, GiveUp))
+        self._send_nack(Nack(self.tracked.lease, failure_text(error), **nack_terms(error)))
 
-    def _send_nack(self, text: str, delay: float | None = None, *, retryable: bool = True) -> None:
+    def _send_nack(self, nack: Nack) -> None:
         try:
-            self._settle("nack", lambda: self._client.nack_many([Nack(self.tracked.lease, text, delay, retryable)])[0])
-        except (InvalidRequestError, TypeError, ValueError) as error:
+            self._settle_nack(nack)
+        except UNSTORABLE as error:
             _log.warning("The nack of message %s is repeated without its error: %s", self.tracked.message_id, error)
-            self._settle("nack", lambda: self._client.nack_many([Nack(self.tracked.lease, retryable=retryable)])[0])
+            try:
+                self._settle_nack(Nack(nack.lease, retryable=nack.retryable))
+            except InvalidRequestError as refusal:
+                _log.warning("The nack of message %s is refused, so its lease runs out: %s", self.tracked.message_id, refusal)
+
+    def _settle_nack(self, nack: Nack) -> None:
+        self._settle("nack", lambda: self._client.nack_many([replace(nack, lease=self.tracked.lease)])[0])
 
     def _settle(self, verb: str, send: Callable[[], Verdict], *, grace: float = 0.0) -> None:
         backoff = Pauses()
@@ -158,8 +194,9 @@ class Task:
             except InvalidRequestError:
                 raise
             except LeasebeatError as error:
-                beating = _is_passing(error) or (time.monotonic() < beaten_until and getattr(error, "code", None) != "row-refused")
-                if not self._wait(backoff.pause(getattr(error, "retry_after", None)), grace, beating=beating):
+                beating = _is_passing(error) or (time.monotonic() < beaten_until and not _is_refused(error))
+                pause = backoff.pause(getattr(error, "retry_after", None))
+                if not self._wait(pause, 0.0 if _is_turned_away(error) else grace, beating=beating):
                     _log.warning("The %s of message %s is given up: %s", verb, self.tracked.message_id, error)
                     return
                 _log.log(level, "The %s of message %s failed and is repeated: %s", verb, self.tracked.message_id, error)
@@ -199,3 +236,14 @@ class Task:
 def _is_passing(error: LeasebeatError) -> bool:
     """Whether the service, or what is in front of it, did not answer or could not serve."""
     return isinstance(error, ServiceUnreachableError) or getattr(error, "status", None) in _PASSING
+
+
+def _is_refused(error: LeasebeatError) -> bool:
+    """Whether the call was answered, and may well be answered so again."""
+    return _is_turned_away(error) or getattr(error, "code", None) == "row-refused"
+
+
+def _is_turned_away(error: LeasebeatError) -> bool:
+    """Whether the call was wrong in the eyes of the service, or of something in front of it."""
+    wrong = isinstance(error, ApiError) and HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
+    return wrong and not _is_passing(error)

@@ -17,15 +17,17 @@ JOIN_TIMEOUT_S = 2.0  # a call that hangs must not hold up the end of the proces
 class Ticker:
     """Runs `step` when woken, and again at the moment it returned. The first call of `wake` starts the thread, also in a child."""
 
-    def __init__(self, name: str, step: Callable[[], float]) -> None:
+    def __init__(self, name: str, step: Callable[[], float], on_mend: Callable[[], None] | None = None) -> None:
         """Make a ticker.
 
         Args:
             name: The name of its thread.
             step: What to do. Returns when to do it again, on `time.monotonic()`; infinity is when woken.
+            on_mend: Called before another thread takes the place of one that died or stalls: tidies up after that.
         """
         self._name = name
         self._step = step
+        self._on_mend = on_mend
         self._lock = threading.Lock()
         self._woken = threading.Event()
         self._thread: threading.Thread | None = None
@@ -38,6 +40,11 @@ class Ticker:
         """Whether this process has the thread."""
         return self._thread is not None
 
+    @property
+    def is_current(self) -> bool:
+        """Whether this code runs in the thread, and no other was started in its place."""
+        return self._thread is threading.current_thread()
+
     def wake(self) -> None:
         """Run a step now."""
         thread = self._thread
@@ -49,7 +56,7 @@ class Ticker:
 
     def allow(self, seconds: float) -> None:
         """Say, from inside a step, how much longer it may take before the thread counts as stalled."""
-        if self._is_current():
+        if self.is_current:
             self._stalls_at = time.monotonic() + seconds
 
     def mend(self) -> bool:
@@ -62,6 +69,8 @@ class Ticker:
             if thread is None or self._closed or (thread.is_alive() and time.monotonic() < self._stalls_at):
                 return False
             _log.error("The thread %s %s and is started anew", self._name, "stalls" if thread.is_alive() else "has died")
+            if self._on_mend is not None:
+                self._on_mend()
             self._launch()
         self._woken.set()
         return True
@@ -95,7 +104,7 @@ class Ticker:
     def _run(self) -> None:
         backoff = Pauses()
         again_at = 0.0
-        while not self._closed and self._is_current():
+        while not self._closed and self.is_current:
             self._woken.wait(None if again_at == math.inf else max(0.0, again_at - time.monotonic()))
             self._woken.clear()
             try:
@@ -106,7 +115,3 @@ class Ticker:
             else:
                 backoff.reset()
             self.allow(math.inf)
-
-    def _is_current(self) -> bool:
-        """Whether this is still the thread, and no other was started in its place."""
-        return self._thread is threading.current_thread()

@@ -36,10 +36,11 @@ class TrackedLease:
         self._due_at = time.monotonic()  # the first beat goes out at once
         self._progress: int | None = None
         self._detail: str | None = None
+        self._refused_detail: str | None = None
         self._moved = False
         self._announced = False
         self._has_moved = False
-        self._in_flight = False
+        self._in_flight: Beat | None = None
         self._urgent = False
         self._settling = False
         self._loss: str | None = None
@@ -118,35 +119,57 @@ class TrackedLease:
     def take(self) -> Beat:
         """The beat to send. From here on, only a newer report counts as unsent."""
         with self._changed:
-            self._moved, self._announced, self._in_flight = False, False, True
-            detail = None if self._detail is None else json.loads(self._detail)
-            return Beat(self.receipt, self._progress, detail)
+            self._moved, self._announced = False, False
+            text = None if self._detail == self._refused_detail else self._detail
+            beat = self._in_flight = Beat(self.receipt, self._progress, None if text is None else json.loads(text))
+            return beat
 
-    def put_back(self) -> None:
-        """The beat was not answered, so it counts as unsent. Whether the lease lives is unknown until its deadline."""
+    def refuse_detail(self, beat: Beat) -> Beat:
+        """The service does not take the detail of this beat, which is not sent again. Returns the beat without it."""
         with self._changed:
-            self._moved, self._announced, self._in_flight, self._urgent = True, False, False, False
+            if self._in_flight is beat:
+                self._refused_detail = json.dumps(beat.detail, separators=(",", ":"))
+                self._in_flight = replace(beat, detail=None)
+                return self._in_flight
+            return replace(beat, detail=None)
+
+    def put_back(self, beat: Beat, pause: float = 0.0) -> None:
+        """The beat was not answered, so it counts as unsent, if no other was sent since. Whether the lease lives is unknown until it ends.
+
+        With `pause`, the next one waits so many seconds.
+        """
+        with self._changed:
+            if self._in_flight is not beat:
+                return
+            self._moved, self._announced, self._in_flight, self._urgent = True, False, None, False
+            self._due_at = max(self._due_at, time.monotonic() + pause)
             self._changed.notify_all()
 
-    def put_back_if_in_flight(self) -> None:
+    def put_back_in_flight(self) -> None:
         """Wait no longer for an answer."""
-        if self._in_flight:
-            self.put_back()
+        beat = self._in_flight
+        if beat is not None:
+            self.put_back(beat)
 
-    def apply(self, result: BeatResult) -> None:
-        """Take over what the service says about the beat. One that it could not do is put back, and waits a while."""
+    def postpone(self, beat: Beat) -> None:
+        """The service could not do this beat: it is put back, and waits a while, longer each time."""
+        self.put_back(beat, self._backoff.pause())
+
+    def apply(self, beat: Beat, result: BeatResult) -> None:
+        """Take over what the service says about a beat, which may have been given up since, and another sent."""
         if not (result.succeeded or result.refused):
-            self._due_at = time.monotonic() + self._backoff.pause()
-            self.put_back()
+            self.postpone(beat)
             return
-        self._backoff.reset()
         with self._changed:
-            self._in_flight = False
-            self._urgent = self._urgent and self._moved
-            if result.expires_in is not None and result.valid_until is not None:
+            if result.valid_until is not None:
                 self.valid_until = max(self.valid_until, result.valid_until)  # answers may overtake each other, and none shortens
-                self._due_at = _next_due(result.valid_until - result.expires_in, result.expires_in, result.next_beat_in)
-            self._changed.notify_all()
+            if self._in_flight is beat:
+                self._in_flight = None
+                self._urgent = self._urgent and self._moved
+                self._backoff.reset()
+                if result.expires_in is not None and result.valid_until is not None:
+                    self._due_at = _next_due(result.valid_until - result.expires_in, result.expires_in, result.next_beat_in)
+                self._changed.notify_all()
         if result.refused:
             self.lose(result.status)
 
@@ -188,17 +211,18 @@ class TrackedLease:
         with self._changed:
             has_report = self._progress is not None or self._detail is not None
             self._urgent = self._moved and has_report and self._loss is None
-            return self._urgent or self._in_flight
+            return self._urgent or self._in_flight is not None
 
     def wait_until_sent(self, timeout: float) -> None:
         """Wait until nothing urgent is left to send, at most `timeout` seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: not (self._urgent or self._in_flight), timeout)
+            self._changed.wait_for(lambda: not self._urgent and self._in_flight is None, timeout)
 
     def after_fork(self) -> None:
         """In a child: what is unsent is the parent's to send."""
         self._changed = threading.Condition(threading.Lock())
-        self._moved = self._announced = self._in_flight = self._urgent = False
+        self._moved = self._announced = self._urgent = False
+        self._in_flight = None
 
 
 def _next_due(sent_at: float, expires_in: float, next_beat_in: float | None) -> float:

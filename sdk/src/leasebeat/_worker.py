@@ -3,6 +3,7 @@
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
@@ -13,14 +14,15 @@ from leasebeat._beat_sender import BeatSender
 from leasebeat._claims import Claims
 from leasebeat._client import Client
 from leasebeat._context import Context
-from leasebeat._errors import ApiError, InvalidRequestError, LeasebeatError
+from leasebeat._errors import LeasebeatError
 from leasebeat._handlers import Handler, Handlers, ThreadHandlers
 from leasebeat._health_server import HealthServer, Report
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
+from leasebeat._pace import Pace, is_missing_queue
 from leasebeat._preferences import Preferences
 from leasebeat._process_pool import ProcessHandlers, check_importable
-from leasebeat._retry import Pauses, RetryPolicy
+from leasebeat._retry import RetryPolicy
 from leasebeat._signals import stop_on_signals
 from leasebeat._task import FLUSH_TIMEOUT_S, Task
 from leasebeat._tracked_lease import TrackedLease
@@ -29,15 +31,13 @@ from leasebeat._version import __version__
 _log = logging.getLogger(__name__)
 
 MAX_CONCURRENCY = 1000  # as many leases as one call may name
-FIRST_PAUSE_S = 0.2
-LONGEST_PAUSE_S = 5.0
-SHORTEST_ROUND_S = 0.25
 WAIT_WITH_SEVERAL_QUEUES_S = 1.0
 UNREACHED_S = 30.0  # without an answered claim, though it is tried: no longer ready
 
 CANCEL_TIMEOUT_S = 1.0
 
-# What the second and third call of `stop` ask for.
+# How urgent it is to stop: what the first, second and third call of `stop` ask for.
+DRAIN = 1
 RELEASE_NOW = 2
 ABANDON = 3
 
@@ -123,9 +123,10 @@ class Worker:
             self._make_handlers = partial(ProcessHandlers, handler, concurrency, self._stopping)
         self._health = nullcontext() if health_port is None else self._probed(health_host, health_port)
         self._polling = False
-        self._claim_backoff = Pauses(FIRST_PAUSE_S, LONGEST_PAUSE_S)
+        self._pace = Pace(self._stopping.wait)
         self._unreached_since: float | None = None
-        self._stops = 0
+        self._asked_to_stop: deque[int | None] = deque()  # how urgently; None is more than before
+        self._urgency = 0
         self._changed = threading.Condition()
         self._tasks: set[Task] = set()
         self._has_run = False
@@ -160,16 +161,39 @@ class Worker:
         with self._changed:
             worker_id = self._worker_id or default_worker_id()
             self._run = _Run(self._client, worker_id, self._version, self._make_handlers(), self._be_drained)
+            self._heed()
             return self._run
 
     def stop(self) -> None:
-        """Take no more messages, and let `run` return once the handlers are done. Safe to call from any thread.
+        """Take no more messages, and let `run` return once the handlers are done. Any thread and signal handler may call it.
 
         A second call does not wait for the handlers, but releases their messages; a third does not even wait for acks under way.
         """
+        self._ask_to_stop(None)
+
+    def release_now(self) -> None:
+        """Stop, and do not wait for the handlers, but release their messages, as a second call of `stop` does.
+
+        For who knows that they will not finish, and need not wait for the end of `drain_timeout`. Repeating it asks for no more. Any
+        thread and signal handler may call it.
+        """
+        self._ask_to_stop(RELEASE_NOW)
+
+    def _ask_to_stop(self, urgency: int | None) -> None:
+        """Leave word, without a lock, as a signal handler may interrupt a thread that holds it."""
+        self._asked_to_stop.append(urgency)
+        run = self._run
+        if run is not None:
+            run.claims.soon(self._heed)
+
+    def _heed(self) -> None:
+        """Stop as urgently as has been asked for."""
         with self._changed:
-            self._stops += 1
-            self._take_no_more()
+            while self._asked_to_stop:
+                urgency = self._asked_to_stop.popleft()
+                self._urgency = self._urgency + DRAIN if urgency is None else max(self._urgency, urgency)
+            if self._urgency:
+                self._take_no_more()
 
     def _be_drained(self) -> None:
         """Stop as the service asks. It repeats that in each answer, so it does not count as a call of `stop`."""
@@ -194,8 +218,8 @@ class Worker:
         while free := self._wait_for_free_slots():
             asked_at = time.monotonic()
             found = self._ask_all(run, free, self._wait if patient else 0.0)
-            if patient and not found:  # never ask in a tight loop, whether we are not to wait or the service does not
-                self._stopping.wait(asked_at + SHORTEST_ROUND_S - time.monotonic())
+            if patient and not found:
+                self._pace.after_nothing(asked_at)
             patient = alone or not found
 
     def _ask_all(self, run: "_Run", free: int, wait: float) -> int:
@@ -205,44 +229,52 @@ class Worker:
         """
         found = 0
         for queue in self._queues.to_ask():
-            leases = self._claim(run, queue, free - found, wait)
-            for lease in leases:
-                self._start(run, lease)
-            if leases.drain:
-                self._be_drained()
-            found += len(leases)
+            found += self._ask(run, queue, free - found, wait)
             wait = 0.0
             if found >= free or self._stopping.is_set():
                 break
         return found
 
-    def _claim(self, run: "_Run", queue: str, free: int, wait: float) -> Leases:
-        """Claim from one queue. Nothing, after a pause, if that fails; nothing too if the queue is missing, but others are not."""
+    def _ask(self, run: "_Run", queue: str, free: int, wait: float) -> int:
+        """Claim from one queue, and start on what it grants: nothing, after a pause, if that fails, or if only this queue is missing.
+
+        Returns how many slots are taken.
+        """
+        asked_at = time.monotonic()
         try:
             leases = run.claims.claim(queue, max_messages=free, wait=wait, visibility_timeout=self._visibility_timeout)
         except LeasebeatError as error:
-            missing = _is_missing(error)
-            if isinstance(error, InvalidRequestError) or (missing and not self._queues.note_missing(queue)):
-                raise
-            if not missing:
-                self._pause_after(error, queue)
-            return Leases()
-        self._claim_backoff.reset()
+            if not (is_missing_queue(error) and self._queues.note_missing(queue)):
+                self._unreached_since = self._unreached_since or asked_at
+                self._pace.after_failure(error, f"Claiming from {queue}")
+            return 0
         self._unreached_since = None
         self._queues.note_found(queue)
-        return leases
-
-    def _pause_after(self, error: LeasebeatError, queue: str) -> None:
-        self._unreached_since = self._unreached_since or time.monotonic()
-        pause = self._claim_backoff.pause(getattr(error, "retry_after", None))
-        _log.warning("Claiming from %s failed, next try in %.1f s: %s", queue, pause, error)
-        self._stopping.wait(pause)
+        started = self._start_all(run, queue, leases)
+        if leases.drain:
+            self._be_drained()
+        return started
 
     def _wait_for_free_slots(self) -> int:
         """How many handlers can start now; 0 once stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._stopping.is_set() or len(self._tasks) < self._concurrency)
             return 0 if self._stopping.is_set() else self._concurrency - len(self._tasks)
+
+    def _start_all(self, run: "_Run", queue: str, leases: Leases) -> int:
+        """Start a task for each lease. What the system has no thread for is given back, as if its claim had failed.
+
+        Returns how many have started.
+        """
+        for started, lease in enumerate(leases):
+            try:
+                self._start(run, lease)
+            except RuntimeError as error:
+                self._release(leases[started:])
+                self._pace.after_failure(error, f"Starting on messages of {queue}")
+                return started
+        self._pace.after_success()
+        return len(leases)
 
     def _start(self, run: "_Run", lease: Lease) -> None:
         tracked = TrackedLease(lease)
@@ -257,7 +289,6 @@ class Worker:
         )
         call = run.handlers.call(context, tracked)
         task = Task(context, tracked, call, client=run.settling, sender=run.sender, hurry=run.hurry)
-        run.sender.track(tracked)
         with self._changed:
             self._tasks.add(task)
         task.start(self._done)
@@ -275,13 +306,13 @@ class Worker:
         run.hurry.set()
         released = self._release_rest(run)
         with self._changed:
-            self._changed.wait_for(lambda: self._stops >= ABANDON or not self._tasks - released)
+            self._changed.wait_for(lambda: self._urgency >= ABANDON or not self._tasks - released)
 
     def _wait_for_handlers(self) -> None:
         with self._changed:
             if self._tasks:
                 _log.info("Stopping: %d handlers have %.0f s to finish", len(self._tasks), self._drain_timeout)
-            self._changed.wait_for(lambda: self._stops >= RELEASE_NOW or not self._tasks, self._drain_timeout)
+            self._changed.wait_for(lambda: self._urgency >= RELEASE_NOW or not self._tasks, self._drain_timeout)
 
     def _release_rest(self, run: "_Run") -> set[Task]:
         """Give back what still runs, with its last report. Returns the tasks it was taken from."""
@@ -295,20 +326,20 @@ class Worker:
         until = time.monotonic() + CANCEL_TIMEOUT_S
         for task in unfinished:
             task.wait_cancelled(until)
-        self._release([task.tracked for task in unfinished])
+        self._release([task.tracked.lease for task in unfinished])
         return unfinished
 
-    def _release(self, leases: Sequence[TrackedLease]) -> None:
+    def _release(self, leases: Sequence[Lease]) -> None:
         if not leases:
             return
         try:
-            results = self._client.release_many([lease.lease for lease in leases])
+            results = self._client.release_many(leases)
         except LeasebeatError as error:
             _log.warning("%d leases could not be released and run out by themselves: %s", len(leases), error)
             return
         for lease, result in zip(leases, results, strict=True):
             if not result.succeeded:
-                _log.warning("The release of message %s failed: %s", lease.message_id, result.status)
+                _log.warning("The release of message %s failed: %s", lease.message.id, result.status)
         _log.info("Released %d leases", sum(result.succeeded for result in results))
 
     # --- health
@@ -355,8 +386,3 @@ class _Run:
 
     def __exit__(self, *_: object) -> None:
         self._open.close()
-
-
-def _is_missing(error: LeasebeatError) -> bool:
-    """Whether there is no queue of the name that was asked for."""
-    return isinstance(error, ApiError) and error.code == "queue-not-found"

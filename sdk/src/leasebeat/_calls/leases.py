@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from leasebeat._call import Call, Reply
+from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import queue_path
 from leasebeat._leases import (
     Ack,
@@ -27,7 +28,7 @@ from leasebeat._leases import (
     message_id_of,
     receipt_of,
 )
-from leasebeat._wire import Page, build, build_page, encode, listed, without_none
+from leasebeat._wire import Page, build, encode, listed, without_none
 
 V = TypeVar("V", bound=Verdict)
 
@@ -206,14 +207,8 @@ def list_leases(
         cursor: `next_cursor` of the page before.
         limit: The most entries to return.
     """
-    query = without_none(
-        queue=queue,
-        worker_id=worker_id,
-        overdue=None if overdue is None else str(overdue).lower(),
-        cursor=cursor,
-        limit=None if limit is None else str(limit),
-    )
-    return Call(method="GET", path="/leases", query=query, parse=lambda data, _: build_page(ActiveLease, data))
+    only_overdue = None if overdue is None else str(overdue).lower()
+    return list_call("/leases", ActiveLease, cursor=cursor, limit=limit, queue=queue, worker_id=worker_id, overdue=only_overdue)
 
 
 def _claimed(data: Mapping[str, Any], reply: Reply) -> Leases:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from leasebeat._call import Call, Reply
+from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import message_path, queue_path
 from leasebeat._messages import Checkpoint, Message, NewMessage, SentMessage
-from leasebeat._wire import Page, build, build_page, encode, without_none
+from leasebeat._wire import Page, build, encode, without_none
 
 T = TypeVar("T")
 
@@ -92,13 +93,7 @@ def list_messages(queue: str, *, status: str | None = None, cursor: str | None =
     Raises:
         NotFoundError: If there is no such queue.
     """
-    query = without_none(status=status, cursor=cursor, limit=None if limit is None else str(limit))
-    return Call(
-        method="GET",
-        path=queue_path(queue, "messages"),
-        query=query,
-        parse=lambda data, _: build_page(Message, data),
-    )
+    return list_call(queue_path(queue, "messages"), Message, cursor=cursor, limit=limit, status=status)
 
 
 def list_checkpoints(message_id: str) -> Call[Page[Checkpoint]]:
@@ -107,11 +102,7 @@ def list_checkpoints(message_id: str) -> Call[Page[Checkpoint]]:
     Raises:
         NotFoundError: If there is no such message.
     """
-    return Call(
-        method="GET",
-        path=message_path(message_id, "checkpoints"),
-        parse=lambda data, _: build_page(Checkpoint, data),
-    )
+    return list_call(message_path(message_id, "checkpoints"), Checkpoint)
 
 
 def cancel_message(message_id: str) -> Call[Message]:

@@ -5,9 +5,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from leasebeat._call import Call, Reply
+from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import queue_path
 from leasebeat._queues import Backoff, Bounds, PurgeResult, Queue, RedriveResult
-from leasebeat._wire import Page, build, build_page, encode, listed, without_none
+from leasebeat._wire import Page, build, encode, listed, without_none
 
 
 def put_queue(
@@ -88,8 +89,7 @@ def list_queues(*, cursor: str | None = None, limit: int | None = None) -> Call[
         cursor: `next_cursor` of the page before.
         limit: The most entries to return, 1 to 1000.
     """
-    query = without_none(cursor=cursor, limit=None if limit is None else str(limit))
-    return Call(method="GET", path="/queues", query=query, parse=lambda data, _: build_page(Queue, data))
+    return list_call("/queues", Queue, cursor=cursor, limit=limit)
 
 
 def delete_queue(queue: str, *, force: bool = False) -> Call[None]:

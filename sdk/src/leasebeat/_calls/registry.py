@@ -1,9 +1,10 @@
 """Calls about the registry of workers."""
 
 from leasebeat._call import Call
+from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import worker_path
 from leasebeat._registry import WorkerDetail, WorkerInfo
-from leasebeat._wire import Page, build, build_page, encode, without_none
+from leasebeat._wire import Page, build, encode
 
 
 def list_workers(*, cursor: str | None = None, limit: int | None = None) -> Call[Page[WorkerInfo]]:
@@ -13,8 +14,7 @@ def list_workers(*, cursor: str | None = None, limit: int | None = None) -> Call
         cursor: `next_cursor` of the page before.
         limit: The most entries to return.
     """
-    query = without_none(cursor=cursor, limit=None if limit is None else str(limit))
-    return Call(method="GET", path="/workers", query=query, parse=lambda data, _: build_page(WorkerInfo, data))
+    return list_call("/workers", WorkerInfo, cursor=cursor, limit=limit)
 
 
 def get_worker(worker_id: str) -> Call[WorkerDetail]:
