@@ -59,7 +59,7 @@ class AnthropicApi:
         self._thread.join()
 
     def _answer(self, request: dict[str, Any]) -> tuple[Block, Iterable[Block | None]]:
-        """The content block that answers a request, the agent's, which has tools, or one that the program makes beside it; and its deltas."""
+        """The block that answers a request, and its deltas. The agent's requests have tools; the program makes others beside them."""
         if not request.get("tools"):
             return _text("ok", ["ok"])
         self.turns += 1
@@ -72,6 +72,10 @@ class AnthropicApi:
         given = {"command": command}
         block = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": given}
         return block, [{"type": "input_json_delta", "partial_json": json.dumps(given)}]
+
+    def _is_overloaded(self) -> bool:
+        self._overloaded -= 1
+        return self._overloaded >= 0
 
     def _handler_class(self) -> type[BaseHTTPRequestHandler]:
         api = self
@@ -90,11 +94,12 @@ class AnthropicApi:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if self.path.partition("?")[0] != "/v1/messages":
                     self.send_error(404)
-                    return
-                if api._overloaded:
-                    api._overloaded -= 1
+                elif api._is_overloaded():
                     self.send_error(529)
-                    return
+                else:
+                    self._answer(request)
+
+            def _answer(self, request: dict[str, Any]) -> None:
                 block, deltas = api._answer(request)
                 if request.get("stream"):
                     self._stream(_events(block, deltas))

@@ -10,7 +10,7 @@ def has_others(leader: int) -> bool:
     """Whether somebody else of a process group lives, now that its leader has exited and is not reaped yet."""
     if sys.platform != "linux":  # elsewhere, signals do not reach zombies
         return _hears_signals(leader)
-    return any(_is_in(leader, int(name)) for name in os.listdir("/proc") if name.isdigit() and int(name) != leader)
+    return any(_is_in(leader, int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit() and int(entry.name) != leader)
 
 
 def _hears_signals(group: int) -> bool:

@@ -11,7 +11,7 @@ _log = logging.getLogger(__name__)
 
 MAX_HELD_BYTES = 1024 * 1024
 PATIENCE_S = 1.0  # with a reader that takes nothing
-WRITE_BYTES = 4096  # at once, so that a slow reader is seen to read
+WRITE_BYTES = 16 * 1024  # at once, so that a slow reader is seen to read
 
 
 class Outlet:
@@ -52,11 +52,12 @@ class Outlet:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Wait for the rest to be read, as long as it is read at all."""
-        self._tell_of_dropped()
         with self._changed:
-            while self._held and self._is_read and not self._ended:
-                self._is_read = self._changed.wait(PATIENCE_S)
+            while self._held and self._changed.wait(PATIENCE_S):
+                pass
+            self._dropped += self._held
             self._end()
+        self._tell_of_dropped()
 
     def _has_room(self) -> bool:
         return self._held < MAX_HELD_BYTES or self._ended
@@ -96,4 +97,5 @@ class Outlet:
     def _end(self) -> None:
         self._ended = True
         self._pieces.clear()
+        self._held = 0
         self._changed.notify_all()

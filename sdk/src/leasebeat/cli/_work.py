@@ -44,7 +44,8 @@ def work(
     lease, to resume from.
 
     Each line it prints is a beat; a program that prints nothing loses its lease when that runs out. The count of lines is the progress; a
-    line {"progress": N, "detail": ANY} with either or both sets them.
+    line {"progress": N, "detail": ANY} with either or both sets them. Lines are passed on; a reader that does not read them, as a pager,
+    holds up no program, and misses some: how much is said on standard error.
 
     Exit 0 is an ack, with the last other line that is JSON as its output. Any other exit is a nack with the last 4 KiB of standard error;
     the queue's backoff and limit of attempts apply.
@@ -58,11 +59,8 @@ def work(
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"there is no program {command[0]!r}")
     _check_open_files(concurrency)
-    with (
-        Outlet(sys.stderr.fileno(), "standard error") as stderr,
-        _logging_to(stderr),
-        Outlet(sys.stdout.fileno(), "standard output") as stdout,
-    ):
+    stderr = Outlet(sys.stderr.fileno(), "standard error")
+    with _logging_to(stderr), stderr, Outlet(sys.stdout.fileno(), "standard output") as stdout:
         children = Children(grace=grace, drain_timeout=drain_timeout)
         program = Program(
             command=command,
