@@ -77,7 +77,7 @@ class AnthropicApi:
         self._overloaded -= 1
         return self._overloaded >= 0
 
-    def _handler_class(self) -> type[BaseHTTPRequestHandler]:
+    def _handler_class(self) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - each method is short
         api = self
 
         class Handler(BaseHTTPRequestHandler):

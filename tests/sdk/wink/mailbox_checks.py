@@ -438,7 +438,7 @@ def close_at(line: int, mailbox: AnyMailbox) -> "Sequence[Message[Any, Any]]":
     before = signal.signal(signal.SIGUSR1, lambda *_: mailbox.close())
     lines = itertools.count(1)
     try:
-        return receive_traced(mailbox, lambda: next(lines) == line and signal.raise_signal(signal.SIGUSR1))
+        return receive_traced(mailbox, lambda: signal.raise_signal(signal.SIGUSR1) if next(lines) == line else None)
     finally:
         signal.signal(signal.SIGUSR1, before)
 

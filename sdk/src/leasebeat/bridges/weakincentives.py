@@ -220,8 +220,9 @@ class LeasebeatMailbox(Generic[T, R]):
         counted = 0 if figures is None else figures.scheduled + figures.pending + figures.in_progress
         if counted > EXACT:
             return counted
-        waiting = [self._client.list_messages(self._name, status=status, limit=PAGE) for status in ("scheduled", "pending")]
-        pages = [*waiting, self._client.list_leases(queue=self._name, limit=PAGE)]
+        scheduled, pending = (self._client.list_messages(self._name, status=status, limit=PAGE) for status in ("scheduled", "pending"))
+        leased = self._client.list_leases(queue=self._name, limit=PAGE)
+        pages: tuple[Page[Any], ...] = (scheduled, pending, leased)
         listed = sum(len(page.items) for page in pages)
         return listed if all(page.next_cursor is None for page in pages) else max(listed, counted)
 
