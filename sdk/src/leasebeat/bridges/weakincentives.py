@@ -14,8 +14,8 @@ It does what `weakincentives.runtime.mailbox.Mailbox` says. What users of that p
 - `receive` returns as soon as there is a message, and does not wait for `max_messages`. A `visibility_timeout` of 0 is 10 ms.
 - `delivery_count` counts deliveries that reached somebody. What a closing mailbox gives back is not counted.
 - A message that returns keeps its place by age. After 1,000,000 deliveries it is given up.
-- `approximate_count` is exact while there are at most 100 messages that wait, and 100 that are invisible. Above, it is what the service
-  has counted in the background, about 10 s ago.
+- `approximate_count` is exact while there are few messages. Above 500 it is what the service has counted in the background, about
+  10 s ago.
 - `max_size` is compared with `approximate_count` before each send, so several senders at once may pass it.
 - `purge` cancels what others have received, one by one. They get a `ReceiptHandleExpiredError`.
 - A body is at most 256 KiB of JSON; a larger one is a `SerializationError`. Of a batch in which one body cannot be read, the others
@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, get_origin
 
@@ -69,7 +70,7 @@ MOST_MESSAGES = 10
 MAX_ATTEMPTS = 1_000_000
 MAX_LEASE_S = 31_536_000.0
 
-EXACT = 1000  # if the service counted more messages, none are listed to be counted
+EXACT = 500  # up to so many messages are counted one by one
 PAGE = 100
 
 
@@ -215,16 +216,16 @@ class LeasebeatMailbox(Generic[T, R]):
             raise SerializationError(f"the body cannot be sent: {error}") from error
 
     def _count(self) -> int:
-        """Count one by one while there are few, and else as the service has counted: messages come with their bodies."""
+        """Count one by one while there are few, and else as the service has counted: what waits is listed with its bodies."""
         figures = self._client.get_queue(self._name).figures
         counted = 0 if figures is None else figures.scheduled + figures.pending + figures.in_progress
         if counted > EXACT:
             return counted
-        scheduled, pending = (self._client.list_messages(self._name, status=status, limit=PAGE) for status in ("scheduled", "pending"))
-        leased = self._client.list_leases(queue=self._name, limit=PAGE)
-        pages: tuple[Page[Any], ...] = (scheduled, pending, leased)
-        listed = sum(len(page.items) for page in pages)
-        return listed if all(page.next_cursor is None for page in pages) else max(listed, counted)
+        lists: list[Callable[..., Page[Any]]] = [
+            *(partial(self._client.list_messages, self._name, status=status) for status in ("scheduled", "pending")),
+            partial(self._client.list_leases, queue=self._name),
+        ]
+        return sum(1 for get in lists for _ in islice(_listed(partial(get, limit=PAGE)), EXACT))
 
     def _purge_ready(self) -> int:
         purge = partial(self._client.purge_queue, self._name)
