@@ -1,5 +1,6 @@
 """`HeldMessage`: a leased message that can extend and settle itself."""
 
+from dataclasses import replace
 from typing import Any
 
 from leasebeat._client import Client
@@ -8,6 +9,9 @@ from leasebeat._leases import AckResult, BeatResult, Lease, NackResult, ReleaseR
 
 class HeldMessage:
     """A leased message with the client to call for it: what a `LeaseExtender` attaches to.
+
+    Attributes:
+        lease: The lease as it stands: its `valid_until` is the latest that is known, so that calls for it know how long it lasts.
 
     Example::
 
@@ -52,7 +56,10 @@ class HeldMessage:
             ReceiptHandleExpiredError: If the lease ran out, or somebody else holds one.
             LeaseLostError: If it was settled or its message was cancelled.
         """
-        return self._client.beat(self.lease, worker_id=self._worker_id)
+        result = self._client.beat(self.lease, worker_id=self._worker_id)
+        if result.valid_until is not None:
+            self.lease = replace(self.lease, valid_until=max(self.lease.valid_until, result.valid_until))
+        return result
 
     def ack(self, output: Any = None) -> AckResult:
         """Complete the message. See `Client.ack`."""

@@ -4,26 +4,43 @@ import json
 import shlex
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
 Tool = Callable[[], str]
+Block = dict[str, Any]
+PING = ""
+EMPTY: dict[str, Block] = {"text": {"text": ""}, "tool_use": {"input": {}}}
+"""What a block begins with, before its deltas."""
 
 
 class AnthropicApi:
     """A model that calls Bash `calls` times and then answers "done". What Bash does then is to call `tool`, in this process, and to
     fail if that raises a `RuntimeError`.
 
-    `turns` counts the model's turns so far; `before_turn` is called with that number before each.
+    `turns` counts the model's turns so far; `before_turn` is called with that number before each. The answer is streamed in the pieces
+    that `answer` gives, and as slowly; for a `PING`, the API only says that the connection lives. First, `overloaded` requests are
+    turned away.
     """
 
-    def __init__(self, tool: Tool, calls: int, before_turn: Callable[[int], object] = lambda _turn: None) -> None:
+    def __init__(
+        self,
+        tool: Tool,
+        calls: int,
+        before_turn: Callable[[int], object] = lambda _turn: None,
+        *,
+        answer: Callable[[], Iterable[str]] = lambda: ["done"],
+        overloaded: int = 0,
+    ) -> None:
         self.turns = 0
         self._tool = tool
         self._calls = calls
         self._before_turn = before_turn
+        self._pieces = answer
+        self._overloaded = overloaded
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler_class())
         self._server.daemon_threads = True
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
@@ -41,20 +58,26 @@ class AnthropicApi:
         self._server.server_close()
         self._thread.join()
 
-    def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The content block that answers a request: the agent's, which has tools, or one that the program makes beside it."""
+    def _answer(self, request: dict[str, Any]) -> tuple[Block, Iterable[Block | None]]:
+        """The block that answers a request, and its deltas. The agent's requests have tools; the program makes others beside them."""
         if not request.get("tools"):
-            return {"type": "text", "text": "ok"}
+            return _text("ok", ["ok"])
         self.turns += 1
         turn = self.turns
         self._before_turn(turn)
         if turn > self._calls:
-            return {"type": "text", "text": "done"}
+            return _text("done", self._pieces())
         program = f"import urllib.request; urllib.request.urlopen('{self.url}/tool').close()"
         command = shlex.join([sys.executable, "-I", "-c", program])
-        return {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": {"command": command}}
+        given = {"command": command}
+        block = {"type": "tool_use", "id": f"toolu_{turn}", "name": "Bash", "input": given}
+        return block, [{"type": "input_json_delta", "partial_json": json.dumps(given)}]
 
-    def _handler_class(self) -> type[BaseHTTPRequestHandler]:
+    def _is_overloaded(self) -> bool:
+        self._overloaded -= 1
+        return self._overloaded >= 0
+
+    def _handler_class(self) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - each method is short
         api = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -71,12 +94,25 @@ class AnthropicApi:
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if self.path.partition("?")[0] != "/v1/messages":
                     self.send_error(404)
-                    return
-                block = api._answer(request)
+                elif api._is_overloaded():
+                    self.send_error(529)
+                else:
+                    self._answer(request)
+
+            def _answer(self, request: dict[str, Any]) -> None:
+                block, deltas = api._answer(request)
                 if request.get("stream"):
-                    self._write("text/event-stream", b"".join(_events(block)))
+                    self._stream(_events(block, deltas))
                 else:
                     self._write("application/json", json.dumps(_message([block])).encode())
+
+            def _stream(self, events: Iterable[Block]) -> None:
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.end_headers()
+                with suppress(ConnectionError):  # the program has been interrupted
+                    for event in events:
+                        self.wfile.write(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
 
             def _write(self, kind: str, body: bytes) -> None:
                 self.send_response(200)
@@ -91,23 +127,20 @@ class AnthropicApi:
         return Handler
 
 
-def _events(block: dict[str, Any]) -> Iterator[bytes]:
-    """One answer as the stream of server-sent events that the API makes of it."""
-    if block["type"] == "text":
-        empty, delta = {**block, "text": ""}, {"type": "text_delta", "text": block["text"]}
-    else:
-        empty, delta = {**block, "input": {}}, {"type": "input_json_delta", "partial_json": json.dumps(block["input"])}
+def _text(text: str, pieces: Iterable[str]) -> tuple[Block, Iterable[Block | None]]:
+    return {"type": "text", "text": text}, (None if piece is PING else {"type": "text_delta", "text": piece} for piece in pieces)
+
+
+def _events(block: Block, deltas: Iterable[Block | None]) -> Iterator[Block]:
+    """One answer as the stream of events that the API makes of it."""
     whole = _message([block])
-    events: list[dict[str, Any]] = [
-        {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}},
-        {"type": "content_block_start", "index": 0, "content_block": empty},
-        {"type": "content_block_delta", "index": 0, "delta": delta},
-        {"type": "content_block_stop", "index": 0},
-        {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"], "stop_sequence": None}, "usage": {"output_tokens": 1}},
-        {"type": "message_stop"},
-    ]
-    for event in events:
-        yield f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode()
+    yield {"type": "message_start", "message": {**whole, "content": [], "stop_reason": None}}
+    yield {"type": "content_block_start", "index": 0, "content_block": {**block, **EMPTY[block["type"]]}}
+    for delta in deltas:
+        yield {"type": "ping"} if delta is None else {"type": "content_block_delta", "index": 0, "delta": delta}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {"type": "message_delta", "delta": {"stop_reason": whole["stop_reason"], "stop_sequence": None}, "usage": {"output_tokens": 1}}
+    yield {"type": "message_stop"}
 
 
 def _message(content: list[dict[str, Any]]) -> dict[str, Any]:

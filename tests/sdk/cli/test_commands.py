@@ -6,11 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from harness.server import Server
-from sdk.cli.command import Command
+from sdk.cli.command import TIMEOUT_S, Command
 
 from leasebeat import Client
-from leasebeat.cli._app import run
 
 
 def test_a_message_from_send_to_ack(command: Command, client: Client, queue: str) -> None:
@@ -124,32 +122,15 @@ def test_an_output_comes_from_standard_input_too(command: Command, client: Clien
         (("work", "default", "--", "no-such-program"), "there is no program 'no-such-program'"),
     ],
 )
-def test_wrong_usage_is_said_in_one_line(
-    server: Server, arguments: tuple[str, ...], complaint: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert status_here(server.url, arguments, monkeypatch) == 2
-    said = capsys.readouterr()
-    (line,) = said.err.splitlines()
-    assert line.startswith("leasebeat: ")
-    assert complaint in line
-    assert said.out == ""
+def test_wrong_usage_is_said_in_one_line(command: Command, arguments: tuple[str, ...], complaint: str) -> None:
+    assert complaint in command.complaint(*arguments)
 
 
 @pytest.mark.parametrize("arguments", [("send", "default", "1"), ("lease", "default"), ("ack", "receipt"), ("queues",), ("top", "--once")])
-def test_a_service_that_is_not_there_has_a_status_of_its_own(
-    arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_service_that_is_not_there_has_a_status_of_its_own(arguments: tuple[str, ...]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    assert status_here(nobody, arguments, monkeypatch) == 3
-    assert capsys.readouterr().err.startswith("leasebeat: no answer to ")
-
-
-def status_here(url: str, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> int:
-    """The exit status that a command would have, run in this process, which is quicker where there is nothing to see from outside."""
-    monkeypatch.setattr(sys, "argv", ["leasebeat", *arguments])
-    monkeypatch.setenv("LEASEBEAT_URL", url)
-    return run()
+    assert Command(nobody).complaint(*arguments, expect=3).startswith("no answer to ")
 
 
 @pytest.mark.parametrize(
@@ -166,6 +147,11 @@ def test_a_reader_that_leaves_gets_no_trace(command: Command, queue: str) -> Non
         assert process.stderr
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_its_status_is_that_of_the_process(command: Command) -> None:
+    with command.running("ack", "no-receipt", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        assert process.wait(TIMEOUT_S) == 1
 
 
 def test_help_and_version(command: Command) -> None:

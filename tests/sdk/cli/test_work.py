@@ -4,9 +4,12 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,15 +17,18 @@ from typing import Any
 
 import psutil
 import pytest
+from harness.server import Server
 from harness.wait import until
 from sdk.cli.command import TIMEOUT_S, Command, finished, is_alive, read_pid, stop, until_gone
 
-from leasebeat import Client
+from leasebeat import Client, Message, SentMessage
+from leasebeat.cli._guard import Guard
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "work.sh"
 MIB = 1024 * 1024
 
 Work = Callable[..., "subprocess.Popen[bytes]"]
+Stop = Callable[[Client, str, "subprocess.Popen[bytes]"], None]
 
 
 @pytest.fixture
@@ -35,6 +41,31 @@ def work(command: Command, queue: str) -> Iterator[Work]:
             return stack.enter_context(command.running("work", queue, *options, "--", "/bin/sh", "-c", script, **streams))
 
         yield start
+
+
+class Shell:
+    """One worker for all tests that need none of their own. It runs the body of each message as a shell script."""
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self._client = client
+        self._queue = queue
+
+    def send(self, script: str, **options: Any) -> SentMessage:
+        return self._client.send(self._queue, script, **options)
+
+    def run(self, script: str, **options: Any) -> Message:
+        return finished(self._client, self.send(script, **options).id)
+
+
+@pytest.fixture(scope="module")
+def shell(server: Server) -> Iterator[Shell]:
+    queue = f"cli-shell-{uuid.uuid4().hex[:8]}"
+    worker = ("work", queue, "--raw", "--concurrency", "4", "--", "/bin/sh")
+    with Client(server.url) as client:
+        client.put_queue(queue, visibility_timeout=300, beat_interval=0)
+        with Command(server.url).running(*worker, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL):
+            yield Shell(client, queue)
+        client.delete_queue(queue, force=True)
 
 
 # --- what a program gets ----------------------------------------------------------------------------------------------
@@ -72,10 +103,9 @@ def test_a_string_is_given_as_json_or_raw(client: Client, queue: str, work: Work
     assert (tmp_path / "body").read_text() == given
 
 
-def test_a_program_that_may_have_the_receipt_beats_and_settles_by_itself(client: Client, queue: str, work: Work) -> None:
-    leasebeat = f"{sys.executable} -m leasebeat"
+def test_a_program_that_may_have_the_receipt_settles_by_itself(client: Client, queue: str, work: Work) -> None:
     sent = client.send(queue, 1)
-    work(f"{leasebeat} beat --progress 7 && {leasebeat} nack --final --error 'by itself'", "--pass-receipt")
+    work(f"{sys.executable} -m leasebeat nack --final --error 'by itself'", "--pass-receipt")
     done = finished(client, sent.id)
     assert (done.status, done.error, done.failed_count) == ("failed", "by itself", 1)
 
@@ -104,14 +134,14 @@ def test_more_programs_than_there_may_be_open_files_are_refused_at_once(command:
 
 def test_printed_lines_keep_a_lease_that_is_shorter_than_the_work(client: Client, short_queue: str, work: Work) -> None:
     sent = client.send(short_queue, 1)
-    work("for i in $(seq 50); do echo line $i; sleep 0.1; done")
+    work("for i in $(seq 30); do echo line $i; sleep 0.1; done")
     done = finished(client, sent.id)
     assert (done.status, done.generation, done.expired_count) == ("completed", 1, 0)
     assert done.progress is not None
-    assert done.progress > 20
+    assert done.progress > 10
 
 
-def test_reports_set_progress_and_detail_from_which_the_next_attempt_resumes(client: Client, queue: str, work: Work) -> None:
+def test_reports_set_progress_and_detail_from_which_the_next_attempt_resumes(shell: Shell) -> None:
     script = """
         if [ -n "$LEASEBEAT_PROGRESS" ]; then
             echo "{\\"from\\": $LEASEBEAT_PROGRESS, \\"at\\": $LEASEBEAT_DETAIL}"
@@ -124,9 +154,7 @@ def test_reports_set_progress_and_detail_from_which_the_next_attempt_resumes(cli
             exit 1
         fi
     """
-    sent = client.send(queue, 1)
-    work(script)
-    done = finished(client, sent.id)
+    done = shell.run(script)
     assert done.output == {"from": 1000, "at": {"page": 3}}, "a report is no output"
     assert (done.attempt_count, done.detail) == (1, {"page": 3})
 
@@ -142,10 +170,8 @@ def test_reports_set_progress_and_detail_from_which_the_next_attempt_resumes(cli
     ],
     ids=["without its end of line", "an array", "a string", "an empty object", "before what is nested too deep"],
 )
-def test_which_line_is_the_output(client: Client, queue: str, work: Work, script: str, output: object) -> None:
-    sent = client.send(queue, 1)
-    work(script)
-    assert finished(client, sent.id).output == output
+def test_which_line_is_the_output(shell: Shell, script: str, output: object) -> None:
+    assert shell.run(script).output == output
 
 
 def test_what_programs_print_is_passed_on_as_it_is(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
@@ -168,6 +194,30 @@ def test_quiet_drops_output_but_not_errors(client: Client, queue: str, work: Wor
     assert (out, err.splitlines()[0]) == (b"", b"a word")
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_reader_who_does_not_read_holds_up_no_beat(client: Client, short_queue: str, work: Work, stream: str) -> None:
+    sent = client.send(short_queue, 1)
+    much = f"yes 'a line of thirty characters' | head -c {3 * MIB} >&{1 if stream == 'stdout' else 2}"
+    process = work(f"{much}; for i in $(seq 15); do echo a line; sleep 0.2; done; echo 5", **{stream: subprocess.PIPE})
+    done = finished(client, sent.id)
+    assert (done.output, done.generation, done.expired_count) == (5, 1, 0)
+    assert stop(process) == 0
+
+
+def test_what_a_reader_misses_is_counted(client: Client, queue: str, work: Work) -> None:
+    """What it reads are whole lines, as many as were held for it."""
+    sent = client.send(queue, 1)
+    line = b"a line of thirty-two characters\n"
+    process = work(f"yes '{line.decode().strip()}' | head -c {3 * MIB}; echo 5", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert finished(client, sent.id).status == "completed"
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=TIMEOUT_S)
+    (dropped,) = re.findall(rb"Nobody read standard output: (\d+) bytes that programs printed were dropped", err)
+    assert len(out) + int(dropped) == 3 * MIB + len(b"5\n")
+    assert len(out) > MIB
+    assert set(out.splitlines(keepends=True)) <= {line, b"5\n"}
+
+
 def test_a_reader_of_our_output_that_leaves_does_not_stop_the_work(client: Client, queue: str, work: Work) -> None:
     process = work("seq 100000", stdout=subprocess.PIPE)
     assert process.stdout
@@ -176,8 +226,8 @@ def test_a_reader_of_our_output_that_leaves_does_not_stop_the_work(client: Clien
     assert process.poll() is None
 
 
-def test_a_million_lines_and_one_without_an_end_are_read_in_bounded_memory(client: Client, queue: str, work: Work) -> None:
-    process = work("yes 'this is a line of fifty characters without a number' | head -n 1000000; head -c 200000000 /dev/zero; echo; echo 5")
+def test_half_a_million_lines_and_one_without_an_end_are_read_in_bounded_memory(client: Client, queue: str, work: Work) -> None:
+    process = work("yes 'this is a line of fifty characters without a number' | head -n 500000; head -c 180000000 /dev/zero; echo; echo 5")
     assert finished(client, client.send(queue, 1).id).output == 5
     peak = next(line for line in Path(f"/proc/{process.pid}/status").read_text().splitlines() if line.startswith("VmHWM"))
     assert int(peak.split()[1]) < 150 * 1024, "half of what was printed would already be more"
@@ -186,11 +236,8 @@ def test_a_million_lines_and_one_without_an_end_are_read_in_bounded_memory(clien
 # --- how it ends ------------------------------------------------------------------------------------------------------
 
 
-def test_another_exit_is_a_nack_with_the_tail_of_the_errors(client: Client, queue: str, work: Work) -> None:
-    client.put_queue(queue, max_attempts=1)
-    sent = client.send(queue, 1)
-    work("seq 100000 >&2; echo disk full >&2; echo 5; exit 75")
-    done = finished(client, sent.id)
+def test_another_exit_is_a_nack_with_the_tail_of_the_errors(shell: Shell) -> None:
+    done = shell.run("seq 100000 >&2; echo disk full >&2; echo 5; exit 75", max_attempts=1)
     assert (done.status, done.output) == ("failed", None)
     assert done.error
     first, *tail = done.error.splitlines()
@@ -203,21 +250,15 @@ def test_another_exit_is_a_nack_with_the_tail_of_the_errors(client: Client, queu
     ("script", "error"),
     [("kill -SEGV $$", "ProgramError: killed by SIGSEGV"), ("exec /no/such/program 2>/dev/null", "ProgramError: exit status 127")],
 )
-def test_how_a_program_died_is_said(client: Client, queue: str, work: Work, script: str, error: str) -> None:
-    client.put_queue(queue, max_attempts=1)
-    sent = client.send(queue, 1)
-    work(script)
-    assert finished(client, sent.id).error == error
+def test_how_a_program_died_is_said(shell: Shell, script: str, error: str) -> None:
+    assert shell.run(script, max_attempts=1).error == error
 
 
-def test_a_program_that_cannot_be_started_fails_its_message_only(client: Client, queue: str, work: Work) -> None:
+def test_a_program_that_cannot_be_started_fails_its_message_only(shell: Shell) -> None:
     """Its headers are more than the system takes as an environment."""
-    client.put_queue(queue, max_attempts=1)
-    heavy = client.send(queue, 1, headers={str(number): "ä" * 2000 for number in range(50)})
-    light = client.send(queue, 1)
-    work("true")
-    assert finished(client, heavy.id).error == "ProgramError: cannot be started: Argument list too long"
-    assert finished(client, light.id).status == "completed"
+    heavy = shell.run("true", headers={str(number): "ä" * 2000 for number in range(50)}, max_attempts=1)
+    assert heavy.error == "ProgramError: cannot be started: Argument list too long"
+    assert shell.run("true").status == "completed"
 
 
 def test_a_large_body_that_is_never_read_holds_up_nothing(client: Client, queue: str, work: Work) -> None:
@@ -234,25 +275,20 @@ def test_a_large_body_is_read_whole_by_a_slow_reader(client: Client, queue: str,
     assert finished(client, sent.id).output == 250_003
 
 
-def test_a_program_that_closes_its_output_goes_on(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
-    sent = client.send(queue, 1)
-    work(f"echo 1; exec >&- 2>&-; sleep 1; echo worked on >{tmp_path}/done")
-    assert finished(client, sent.id).output == 1
+def test_a_program_that_closes_its_output_goes_on(shell: Shell, tmp_path: Path) -> None:
+    assert shell.run(f"echo 1; exec >&- 2>&-; sleep 0.5; echo worked on >{tmp_path}/done").output == 1
     assert (tmp_path / "done").read_text() == "worked on\n"
 
 
-def test_what_is_left_of_its_group_when_it_exits_is_killed(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
-    sent = client.send(queue, 1)
-    work(f"sleep 600 & echo $! >{tmp_path}/left; echo 1")
-    assert finished(client, sent.id).output == 1
+def test_what_is_left_of_its_group_when_it_exits_is_killed(shell: Shell, tmp_path: Path) -> None:
+    assert shell.run(f"sleep 600 & echo $! >{tmp_path}/left; echo 1").output == 1
     until_gone(read_pid(tmp_path / "left"))
 
 
-def test_who_has_left_the_group_and_holds_its_output_open_is_not_waited_for(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
-    sent = client.send(queue, 1)
-    work(f"setsid sh -c 'echo $$ >{tmp_path}/left; exec sleep 600' & while [ ! -s {tmp_path}/left ]; do sleep 0.05; done; echo 1")
+def test_who_has_left_the_group_and_holds_its_output_open_is_not_waited_for(shell: Shell, tmp_path: Path) -> None:
+    left = f"setsid sh -c 'echo $$ >{tmp_path}/left; exec sleep 600' &"
     try:
-        assert finished(client, sent.id).output == 1
+        assert shell.run(f"{left} while [ ! -s {tmp_path}/left ]; do sleep 0.05; done; echo 1").output == 1
         assert is_alive(read_pid(tmp_path / "left")), "it asked to be left alone"
     finally:
         os.kill(read_pid(tmp_path / "left"), signal.SIGKILL)
@@ -297,21 +333,48 @@ def test_a_program_that_does_not_end_when_told_is_killed_with_its_group(
     until_gone(read_pid(tmp_path / "pid"), read_pid(tmp_path / "other"))
 
 
-def test_a_cancelled_message_ends_its_program(client: Client, short_queue: str, work: Work, tmp_path: Path) -> None:
-    sent = client.send(short_queue, 1)
-    work(f"echo $$ >{tmp_path}/pid; while :; do echo a line; sleep 0.05; done")
+def test_a_cancelled_message_ends_its_program(client: Client, shell: Shell, tmp_path: Path) -> None:
+    sent = shell.send(f"echo $$ >{tmp_path}/pid; while :; do echo a line; sleep 0.05; done")
     pid = read_pid(tmp_path / "pid")
     client.cancel_message(sent.id)
     until_gone(pid)
 
 
-def test_a_lost_lease_ends_a_program_also_while_nobody_reads_our_output(
-    client: Client, short_queue: str, work: Work, tmp_path: Path
-) -> None:
+def test_a_group_keeps_its_number_while_some_of_it_have_their_grace(client: Client, short_queue: str, work: Work, tmp_path: Path) -> None:
+    """Its leader is not reaped before the last signal: nobody else's group can have that number."""
+    script = f"""
+        trap exit TERM
+        sh -c 'trap "" TERM; echo $$ >{tmp_path}/other; while :; do sleep 0.1; done' &
+        echo $$ >{tmp_path}/pid
+        wait
+    """
     client.put_queue(short_queue, visibility_timeout=2, extension=2, beat_interval=0, max_attempts=1)
     client.send(short_queue, 1)
-    work(f"echo $$ >{tmp_path}/pid; yes", stdout=subprocess.PIPE)
-    until_gone(read_pid(tmp_path / "pid"))
+    work(script, "--grace", "600")
+    pid, other = read_pid(tmp_path / "pid"), read_pid(tmp_path / "other")
+    until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, timeout=TIMEOUT_S)
+    assert is_alive(other)
+    os.kill(other, signal.SIGKILL)
+    until(lambda: not psutil.pid_exists(pid), timeout=TIMEOUT_S)
+
+
+def test_a_worker_that_stood_still_ends_the_program_whose_lease_ran_out_and_settles_nothing(
+    client: Client, short_queue: str, work: Work, tmp_path: Path
+) -> None:
+    sent = client.send(short_queue, 1)
+    process = work(f"echo $$ >{tmp_path}/pid; while :; do echo a line; sleep 0.05; done")
+    pid = read_pid(tmp_path / "pid")
+    client.pause_queue(short_queue)
+    process.send_signal(signal.SIGSTOP)
+    two_leases_later = time.monotonic() + 4
+    until(lambda: client.get_message(sent.id).status == "pending" and time.monotonic() > two_leases_later, timeout=TIMEOUT_S, pause=0.05)
+    assert is_alive(pid)
+    process.send_signal(signal.SIGCONT)
+    until_gone(pid)
+    assert stop(process) == 0
+    message = client.get_message(sent.id)
+    assert (message.status, message.attempt_count, message.expired_count) == ("pending", 1, 1)
+    assert [checkpoint.reason for checkpoint in client.list_checkpoints(sent.id).items] == ["lease_expired"]
 
 
 @pytest.mark.scar(14)
@@ -326,37 +389,74 @@ def test_sigterm_lets_a_program_finish(client: Client, queue: str, work: Work, t
     assert client.get_message(next_one.id).status == "pending"
 
 
+def by_signal(_client: Client, _worker_id: str, process: "subprocess.Popen[bytes]") -> None:
+    process.send_signal(signal.SIGTERM)
+
+
+def by_operator(client: Client, worker_id: str, _process: "subprocess.Popen[bytes]") -> None:
+    client.drain_worker(worker_id)
+
+
+STOPS = pytest.mark.parametrize("ask_to_stop", [by_signal, by_operator])
+
+
+@STOPS
 @pytest.mark.scar(32)
 def test_a_program_that_does_not_finish_is_ended_and_its_message_given_back_at_once(
-    client: Client, queue: str, work: Work, tmp_path: Path
+    client: Client, queue: str, work: Work, tmp_path: Path, ask_to_stop: Stop
 ) -> None:
     sent = client.send(queue, 1)
     process = work(
         f"echo $$ >{tmp_path}/pid; trap 'echo told >{tmp_path}/told; exit 0' TERM; while :; do echo a line; sleep 0.05; done",
-        *("--drain-timeout", "0.5", "--grace", "600"),
+        *("--drain-timeout", "0.5", "--grace", "600", "--worker-id", queue),
     )
     pid = read_pid(tmp_path / "pid")
-    assert stop(process) == 0, "it does not wait for the grace of who has ended"
+    ask_to_stop(client, queue, process)
+    assert process.wait(TIMEOUT_S) == 0, "it does not wait for the grace of who has ended"
     assert not is_alive(pid)
     assert (tmp_path / "told").read_text() == "told\n"
     message = client.get_message(sent.id)
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
 
 
+@STOPS
 def test_a_message_is_given_back_only_when_its_program_has_ended_however_short_its_lease(
-    client: Client, short_queue: str, work: Work, tmp_path: Path
+    client: Client, short_queue: str, work: Work, tmp_path: Path, ask_to_stop: Stop
 ) -> None:
+    """Once it is told to end, it is silent, and goes on."""
     sent = client.send(short_queue, 1)
-    process = work(
-        f"trap '' TERM; echo $$ >{tmp_path}/pid; while :; do sleep 0.1; done", *("--drain-timeout", "0", "--grace", "5"), "--quiet"
-    )
+    script = f"""
+        trap 'silent=1' TERM
+        echo $$ >{tmp_path}/pid
+        while :; do
+            [ "$silent" ] || echo a line
+            sleep 0.1
+        done
+    """
+    process = work(script, "--drain-timeout", "0", "--grace", "3", "--worker-id", short_queue)
     pid = read_pid(tmp_path / "pid")
-    process.send_signal(signal.SIGTERM)
+    ask_to_stop(client, short_queue, process)
     until(lambda: not is_alive(pid) or client.get_message(sent.id).status == "pending", timeout=TIMEOUT_S)
     assert not is_alive(pid)
     assert process.wait(TIMEOUT_S) == 0
     message = client.get_message(sent.id)
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
+
+
+def test_who_has_ended_keeps_its_lease_until_the_others_have(client: Client, short_queue: str, work: Work, tmp_path: Path) -> None:
+    sent = [client.send(short_queue, body) for body in ("ends", "goes on")]
+    script = f"""
+        read -r body
+        [ "$body" = ends ] && trap exit TERM || trap '' TERM
+        echo $$ >{tmp_path}/pid-$LEASEBEAT_MESSAGE_ID
+        while :; do sleep 0.1; done
+    """
+    process = work(script, "--raw", "--concurrency", "2", "--drain-timeout", "0", "--grace", "3")
+    for each in sent:
+        read_pid(tmp_path / f"pid-{each.id}")
+    assert stop(process) == 0
+    given_back = [client.get_message(each.id) for each in sent]
+    assert [(message.status, message.attempt_count, message.released_count) for message in given_back] == [("pending", 0, 1)] * 2
 
 
 def test_a_second_sigterm_gives_the_message_back_and_leaves_no_program(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
@@ -409,6 +509,12 @@ def test_the_work_goes_on_without_its_guard(client: Client, queue: str, work: Wo
     assert stop(process) == 0
 
 
+def test_a_guard_that_has_ended_is_told_no_more() -> None:
+    with Guard() as guard:
+        pass
+    guard.forget(2**22)
+
+
 # --- the example ------------------------------------------------------------------------------------------------------
 
 
@@ -417,15 +523,15 @@ def test_the_example_resumes_where_it_was_cut_off(command: Command, client: Clie
     film.write_bytes(os.urandom(5 * MIB + 1))
     pieces = [film.read_bytes()[start : start + MIB] for start in range(0, 5 * MIB + 1, MIB)]
     sums = [hashlib.sha256(piece).hexdigest() for piece in pieces]
-    (tmp_path / "film.mov.sha256").write_text("\n".join([*sums[:2], "of the third, the first attempt did not tell"]) + "\n")
+    (tmp_path / "film.mov.sha256.1").write_text("\n".join([*sums[:2], "of the third, the first attempt did not tell"]) + "\n")
     sent = client.send(short_queue, str(film))
     (lease,) = client.claim(short_queue, worker_id="first")
-    client.beat(lease, progress=2)
+    client.beat(lease, progress=2, detail=lease.generation)
     client.nack(lease, "cut off", delay=0)
     with command.running("work", short_queue, "--raw", "--", str(EXAMPLE), stdout=subprocess.PIPE) as process:
         assert process.stdout
         printed = [json.loads(line) for line in itertools.islice(process.stdout, 5)]
         done = finished(client, sent.id)
     assert [line.get("progress") for line in printed] == [3, 4, 5, 6, None]
-    assert (done.output, done.attempt_count) == ({"chunks": 6}, 1)
-    assert (tmp_path / "film.mov.sha256").read_text().split() == sums
+    assert (done.output, done.attempt_count) == ({"chunks": 6, "generation": 2}, 1)
+    assert (tmp_path / "film.mov.sha256.2").read_text().split() == sums

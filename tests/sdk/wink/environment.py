@@ -7,10 +7,13 @@ import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from uv import find_uv_bin
+
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 FOLDER = ROOT / ".wink"
 PYTHON = FOLDER / "venv" / "bin" / "python"
+PIP = (PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check")
 SUITE = FOLDER / "weakincentives-0.27.0"
 REQUIREMENTS = HERE / "requirements.txt"
 SDIST = HERE / "sdist.txt"
@@ -25,13 +28,21 @@ def make() -> None:
         return
     shutil.rmtree(FOLDER, ignore_errors=True)
     run(find_python(os.environ), "-m", "venv", PYTHON.parents[1])
-    pip = (PYTHON, "-m", "pip", "--quiet", "--disable-pip-version-check")
-    run(*pip, "install", "--require-hashes", "-r", REQUIREMENTS)
+    _install(REQUIREMENTS)
     source_only = ("--no-deps", "--no-binary", ":all:", "--no-build-isolation")
-    run(*pip, "download", *source_only, "--require-hashes", "-r", SDIST, "-d", FOLDER)
+    run(*PIP, "download", *source_only, "--require-hashes", "-r", SDIST, "-d", FOLDER)
     with tarfile.open(f"{SUITE}.tar.gz") as archive:
         archive.extractall(FOLDER, filter="data")
     made_from.write_text(wanted)
+
+
+def _install(requirements: Path) -> None:
+    """Install by uv, which takes a tenth of pip's time, or by pip, if uv finds no index: it does not read pip's configuration."""
+    options = ("--require-hashes", "-r", requirements)
+    try:
+        run(find_uv_bin(), "pip", "install", "--quiet", "--python", PYTHON, *options)
+    except AssertionError:
+        run(*PIP, "install", *options)
 
 
 def find_python(environment: Mapping[str, str]) -> Path:

@@ -1,5 +1,6 @@
 """The mailbox against a real service, on a Python that the package runs on. `test_weakincentives.py` runs this."""
 
+import itertools
 import os
 import re
 import signal
@@ -9,10 +10,11 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any, TypeAlias, TypeVar
 
 import httpx
@@ -41,7 +43,9 @@ from weakincentives.runtime.mailbox import (
     SerializationError,
 )
 
+import leasebeat
 from leasebeat import Client, NewMessage, NotFoundError
+from leasebeat.agents import Mailbox as AgentsMailbox
 from leasebeat.bridges.weakincentives import LeasebeatMailbox
 
 URL = os.environ["LEASEBEAT_URL"]
@@ -378,6 +382,14 @@ def test_a_reply_needs_a_mailbox(mailbox: AnyMailbox) -> None:
         receive_one(mailbox).reply(2)
 
 
+def test_a_request_from_a_mailbox_of_our_own_agents_is_replied_to(mailbox: AnyMailbox, make: Make, client: Client, name: str) -> None:
+    replies = make(f"{name}-replies")
+    assert mailbox.approximate_count() == replies.approximate_count() == 0
+    AgentsMailbox(client, name, read=str).send("question", reply_to=replies.name)
+    receive_one(mailbox).reply("answer")
+    assert receive_one(replies).body == "answer"
+
+
 # --- close
 
 
@@ -395,6 +407,55 @@ def test_close_wakes_everybody_who_waits_and_loses_nothing(mailbox: AnyMailbox, 
     mailbox.send("later")
     other = make(name)
     assert receive_one(other).delivery_count == 1
+
+
+def test_a_handler_of_signals_may_close_at_whatever_line_of_ours_it_interrupts(make: Make, client: Client, name: str) -> None:
+    client.put_queue(name)
+    lines = lines_until_parked(make(name))
+    assert lines > 10
+    for line in range(1, lines + 1):
+        assert close_at(line, make(name)) == []
+
+
+def lines_until_parked(mailbox: AnyMailbox) -> int:
+    lines = itertools.count()
+    seen: list[int] = []
+
+    def close_when_parked() -> None:
+        until(lambda: parked() == 1)
+        seen.append(next(lines))
+        mailbox.close()
+
+    thread = threading.Thread(target=close_when_parked)
+    thread.start()
+    receive_traced(mailbox, lambda: next(lines))
+    thread.join()
+    return seen[0]
+
+
+def close_at(line: int, mailbox: AnyMailbox) -> "Sequence[Message[Any, Any]]":
+    """Receive, and have a signal arrive at that line of what runs in this thread."""
+    before = signal.signal(signal.SIGUSR1, lambda *_: mailbox.close())
+    lines = itertools.count(1)
+    try:
+        return receive_traced(mailbox, lambda: signal.raise_signal(signal.SIGUSR1) if next(lines) == line else None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def receive_traced(mailbox: AnyMailbox, on_line: Callable[[], object]) -> "Sequence[Message[Any, Any]]":
+    ours = str(Path(leasebeat.__file__).parent)
+
+    def trace(frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "line":
+            on_line()
+        return trace if frame.f_code.co_filename.startswith(ours) else None
+
+    sys.settrace(trace)
+    try:
+        return mailbox.receive(wait_time_seconds=600)
+    finally:
+        sys.settrace(None)
 
 
 def test_what_was_received_before_close_can_be_settled(mailbox: AnyMailbox) -> None:

@@ -21,6 +21,12 @@ class Pulse:
         """Whether a beat may take long: a `LeaseExtender` on a heartbeat calls the service in the thread that beats."""
         return isinstance(self._source, Heartbeat)
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is known to be over."""
+        lost = self._lost if isinstance(self._source, Heartbeat) else self._source.lost
+        return lost is not None and lost.is_set()
+
     def beat(self) -> None:
         """Beat once.
 

@@ -1,10 +1,12 @@
 """The bridge to the Claude Agent SDK: hooks that beat around each tool, and a stream of messages that beats."""
 
+import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping, Sequence
 
+import anyio
 import anyio.to_thread
-from claude_agent_sdk import ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage
+from claude_agent_sdk import ClaudeSDKClient, HookContext, HookInput, HookMatcher, Message, ResultMessage, StreamEvent, SystemMessage
 from claude_agent_sdk.types import HookEvent, SyncHookJSONOutput
 
 from leasebeat._context import Context
@@ -22,6 +24,11 @@ EVENTS: tuple[HookEvent, ...] = (
     "PreCompact",
 )
 """Where the agent tells that it works. What waits for people, as `Notification` does, is no work."""
+
+CHECK_S = 0.5  # between two looks at whether the lease is lost, while no message comes
+
+WAITING = frozenset({"api_retry"})
+"""What the agent tells, as a system message, while it waits for its model."""
 
 
 class LeaseHooks:
@@ -61,22 +68,29 @@ class LeaseHooks:
     async def follow(self, client: ClaudeSDKClient) -> AsyncIterator[Message]:
         """Pass on what `client.receive_response()` yields, each message as a beat, so that turns without tools beat too.
 
-        With `include_partial_messages` that is each streamed token.
+        With `include_partial_messages` that is each streamed token. What only tells that an answer is waited for is no beat.
 
         Raises:
-            LeaseLostError: As soon as the lease is known to be over. The agent is interrupted.
+            LeaseLostError: As soon as the lease is known to be over, also while no message comes. The agent is interrupted.
         """
-        loss: LeaseLostError | None = None
-        async for message in client.receive_response():
+        messages = client.receive_response()
+        message: Message | None
+        while (message := await self._next(messages, client)) is not None:
+            yield message
+
+    async def _next(self, messages: AsyncIterator[Message], client: ClaudeSDKClient) -> Message | None:
+        """The next message, which is a beat. None at the end."""
+        coming = asyncio.ensure_future(anext(messages, None))
+        try:
+            while not (coming.done() or self._pulse.is_lost):
+                await asyncio.wait({coming}, timeout=CHECK_S)
+            loss = await self._beat() if self._pulse.is_lost or _is_work(coming.result()) else None
             if loss is not None:
-                continue  # an agent that was interrupted ends with a result
-            loss = await self._beat()
-            if loss is None:
-                yield message
-            elif not isinstance(message, ResultMessage):
-                await client.interrupt()
-        if loss is not None:
-            raise loss
+                await _interrupt(client, coming, messages, loss)
+                raise loss
+            return coming.result()
+        finally:
+            coming.cancel()
 
     async def _on_event(self, event: HookInput, _tool_use_id: str | None, _context: HookContext) -> SyncHookJSONOutput:
         """Beat, and tell the agent to go on or to stop. An exception would not stop it: the agent goes on after a hook that fails."""
@@ -102,3 +116,34 @@ class LeaseHooks:
         except LeaseLostError as loss:
             return loss
         return None
+
+
+def _is_work(message: Message | None) -> bool:
+    """Whether a message shows that the agent moves. The API sends pings also while its model hangs."""
+    match message:
+        case None:
+            return False
+        case StreamEvent():
+            return message.event.get("type") != "ping"
+        case SystemMessage():
+            return message.subtype not in WAITING
+        case _:
+            return True
+
+
+async def _interrupt(
+    client: ClaudeSDKClient, coming: "asyncio.Future[Message | None]", messages: AsyncIterator[Message], loss: LeaseLostError
+) -> None:
+    """Interrupt the agent, which then ends with a result, unless it has ended.
+
+    Read on meanwhile: the answer to that comes behind all messages that were not read.
+    """
+    try:
+        async with anyio.create_task_group() as tasks:
+            if not (coming.done() and isinstance(coming.result(), ResultMessage | None)):
+                tasks.start_soon(client.interrupt)
+            await coming
+            async for _ in messages:
+                pass
+    except Exception as error:
+        raise loss from error

@@ -14,7 +14,7 @@ It does what `weakincentives.runtime.mailbox.Mailbox` says. What users of that p
 - `receive` returns as soon as there is a message, and does not wait for `max_messages`. A `visibility_timeout` of 0 is 10 ms.
 - `delivery_count` counts deliveries that reached somebody. What a closing mailbox gives back is not counted.
 - A message that returns keeps its place by age. After 1,000,000 deliveries it is given up.
-- `approximate_count` is exact while there are few messages. Above 1,000 it is what the service has counted in the background, about
+- `approximate_count` is exact while there are few messages. Above 500 it is what the service has counted in the background, about
   10 s ago.
 - `max_size` is compared with `approximate_count` before each send, so several senders at once may pass it.
 - `purge` cancels what others have received, one by one. They get a `ReceiptHandleExpiredError`.
@@ -30,6 +30,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import islice
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar, get_origin
 
 from weakincentives.runtime.mailbox import (
@@ -51,6 +52,7 @@ from leasebeat._claims import Claims
 from leasebeat._client import Client
 from leasebeat._errors import ConflictError, InvalidRequestError, LeasebeatError, LeaseLostError, NotFoundError
 from leasebeat._fork import reset_in_child
+from leasebeat._held_message import HeldMessage
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
 from leasebeat._wire import Page
@@ -68,13 +70,12 @@ MOST_MESSAGES = 10
 MAX_ATTEMPTS = 1_000_000
 MAX_LEASE_S = 31_536_000.0
 
-UNFINISHED = ("scheduled", "pending", "in_progress")
-EXACT = 1000  # up to so many messages are counted one by one
-PAGE = 100  # of messages, which come with their bodies
+EXACT = 500  # up to so many messages are counted one by one
+PAGE = 100
 
 
-REPLY_TO = "reply_to"
-"""The header that names the mailbox for replies."""
+REPLY_TO = "reply-to"
+"""The header that names the mailbox for replies, the same as for the mailboxes of `leasebeat.agents`."""
 
 
 class LeasebeatMailbox(Generic[T, R]):
@@ -215,13 +216,16 @@ class LeasebeatMailbox(Generic[T, R]):
             raise SerializationError(f"the body cannot be sent: {error}") from error
 
     def _count(self) -> int:
+        """Count one by one while there are few, and else as the service has counted: what waits is listed with its bodies."""
         figures = self._client.get_queue(self._name).figures
         counted = 0 if figures is None else figures.scheduled + figures.pending + figures.in_progress
-        return counted if counted > EXACT else sum(self._count_exactly(status) for status in UNFINISHED)
-
-    def _count_exactly(self, status: str) -> int:
-        messages = _listed(partial(self._client.list_messages, self._name, status=status, limit=PAGE))
-        return sum(1 for _ in islice(messages, EXACT))
+        if counted > EXACT:
+            return counted
+        lists: list[Callable[..., Page[Any]]] = [
+            *(partial(self._client.list_messages, self._name, status=status) for status in ("scheduled", "pending")),
+            partial(self._client.list_leases, queue=self._name),
+        ]
+        return sum(1 for get in lists for _ in islice(_listed(partial(get, limit=PAGE)), EXACT))
 
     def _purge_ready(self) -> int:
         purge = partial(self._client.purge_queue, self._name)
@@ -317,18 +321,16 @@ class _Delivery:
     """One delivery of a message: what its callbacks do."""
 
     def __init__(self, client: Client, lease: Lease, worker_id: str) -> None:
-        self._client = client
-        self._lease = lease
-        self._worker_id = worker_id
+        self._held = HeldMessage(client, lease, worker_id=worker_id)
         self._settled = False  # the service answers a repeat as it did the first time, and the package wants it refused
 
     def acknowledge(self) -> None:
         with self._settling():
-            self._client.ack(self._lease)
+            self._held.ack()
 
     def nack(self, visibility_timeout: float) -> None:
         with self._settling():
-            self._client.nack(self._lease, delay=visibility_timeout)
+            self._held.nack(delay=visibility_timeout)
 
     def extend_visibility(self, timeout: float) -> None:
         """Extend for at least `timeout` seconds; 0 ends the delivery, and the message is visible.
@@ -341,17 +343,17 @@ class _Delivery:
             self.nack(0)
             return
         with _errors_of_the_package():
-            expires_in = self._client.beat(self._lease, worker_id=self._worker_id).expires_in or 0.0
+            expires_in = self._held.extend_visibility().expires_in or 0.0
         if expires_in < timeout:
             raise InvalidParameterError(
-                f"message {self._lease.message.id} is extended by {expires_in:.0f} s, not by {timeout}: "
-                f"the queue {self._lease.message.queue!r} needs a longer `extension`, and a `beat_interval` of 0"
+                f"message {self._held.id} is extended by {expires_in:.0f} s, not by {timeout}: "
+                f"the queue {self._held.lease.message.queue!r} needs a longer `extension`, and a `beat_interval` of 0"
             )
 
     @contextmanager
     def _settling(self) -> Generator[None, None, None]:
         if self._settled:
-            raise ReceiptHandleExpiredError(f"this delivery of message {self._lease.message.id} is over")
+            raise ReceiptHandleExpiredError(f"this delivery of message {self._held.id} is over")
         with _errors_of_the_package():
             yield
         self._settled = True
@@ -362,15 +364,17 @@ class _Receivers:
 
     def __init__(self, client: Client, worker_id: str) -> None:
         self._make = partial(Claims, client.options, worker_id)
-        self.after_fork()
         self.closed = False
+        self.after_fork()
         reset_in_child(self)
 
     def after_fork(self) -> None:
         """Begin anew: the threads of the claims are not there in a child."""
-        self._lock = threading.RLock()  # a signal's handler may close in the thread that receives
+        self._lock = threading.Lock()
         self._idle: list[Claims] = []
         self._busy: set[Claims] = set()
+        self._closing: SimpleQueue[None] = SimpleQueue()
+        self._closer: threading.Thread | None = None
 
     def claim(self, queue: str, *, max_messages: int, wait: float, visibility_timeout: float) -> Leases:
         """Wait for leases. Nothing once closed.
@@ -387,9 +391,16 @@ class _Receivers:
             self._put_back(claims)
 
     def close(self) -> None:
-        """End all claims that are under way, and let no other start."""
+        """Let no claim start, and have all end that are under way.
+
+        Another thread ends them: a signal's handler may close at any moment, also when the code that it interrupts holds a lock.
+        """
+        self.closed = True
+        self._closing.put(None)
+
+    def _end_all(self) -> None:
+        self._closing.get()
         with self._lock:
-            self.closed = True
             idle, self._idle = self._idle, []
             for claims in self._busy:
                 claims.stop()
@@ -398,6 +409,9 @@ class _Receivers:
 
     def _take(self) -> Claims:
         with self._lock:
+            if self._closer is None:
+                self._closer = threading.Thread(target=self._end_all, name="leasebeat-mailbox", daemon=True)
+                self._closer.start()
             claims = self._idle.pop() if self._idle else self._make().__enter__()
             self._busy.add(claims)
             if self.closed:

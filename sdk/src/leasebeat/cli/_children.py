@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from leasebeat._context import Context
 from leasebeat._errors import LeaseLostError
 from leasebeat._ticker import Ticker
+from leasebeat.cli._groups import has_others
 from leasebeat.cli._guard import Guard
 
 TICK_S = 0.1
@@ -21,6 +22,9 @@ KILL_TIMEOUT_S = 1.0
 
 class Child:
     """One program at work on one message.
+
+    Signals reach its process group by number, which may be given to others as soon as the program is reaped and its group is empty. So it
+    is reaped last: what has exited before is a zombie, which keeps the number.
 
     Attributes:
         process: The program. It leads its process group.
@@ -38,7 +42,8 @@ class Child:
         self._stop_at: float | None = None
         self._kill_at = 0.0
         self._lock = threading.Lock()
-        self._gone = False
+        self._exited = False
+        self._reaped = False
 
     def mind(self, now: float) -> None:
         """Tell the group to end if the lease is lost, or if a stop has left it all its time; kill it if it does not."""
@@ -52,47 +57,55 @@ class Child:
 
     def wait(self) -> int:
         """Wait until the program has exited, and end what is left of its group. Returns its status, negative for a signal."""
-        status = self.process.wait()
+        self._wait_for_exit()
         while self._others_have_time():
             time.sleep(TICK_S)
-        self.leave_nobody()
-        return status
+        return self.leave_nobody()
 
-    def leave_nobody(self) -> None:
-        """End what is left of the group now. From then on its number may be somebody else's."""
+    def leave_nobody(self) -> int:
+        """End what is left of the group now. Returns the program's status."""
+        if not self._reaped:
+            with self._lock:
+                self._signal(signal.SIGKILL)
+            self._wait_for_exit()
+            self._guard.forget(self.process.pid)
         with self._lock:
-            self._signal(signal.SIGKILL)
-        self.process.wait()
+            self._reaped = True
+            return self.process.wait()
+
+    def _wait_for_exit(self) -> None:
+        if hasattr(os, "waitid"):
+            os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
+        else:  # macOS before Python 3.13, where it is reaped too early
+            self.process.wait()
         with self._lock:
-            self._gone = True
-        self._guard.forget(self.process.pid)
+            self._exited = True
 
     def _end(self, now: float) -> None:
         with self._lock:
-            if not self.told_to_end:
-                self.told_to_end, self._kill_at = self._signal(signal.SIGTERM), now + self._grace
-            elif now >= self._kill_at:
-                self._signal(signal.SIGKILL)
+            if self.told_to_end:
+                if now >= self._kill_at:
+                    self._signal(signal.SIGKILL)
+            elif not self._exited:
+                self.told_to_end, self._kill_at = True, now + self._grace
+                self._signal(signal.SIGTERM)
 
     def _others_have_time(self) -> bool:
         """Whether somebody else of a group that was told to end still has its grace."""
         with self._lock:
-            return self.told_to_end and time.monotonic() < self._kill_at and self._signal(0)
+            has_time = self.told_to_end and time.monotonic() < self._kill_at
+        return has_time and has_others(self.process.pid)
 
     def _beat(self) -> None:
         """Keep the lease while the program ends, so that it can be given back, which does not count as an attempt."""
         with contextlib.suppress(LeaseLostError):
             self._context.beat()
 
-    def _signal(self, number: int) -> bool:
-        """Signal the group. Returns whether there was anybody."""
-        if self._gone:
-            return False
-        try:
-            os.killpg(self.process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return False
-        return True
+    def _signal(self, number: int) -> None:
+        """Signal the group, if its number is still its own, and there is anybody whom we may signal."""
+        if not self._reaped:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.process.pid, number)
 
 
 class Children:
@@ -112,6 +125,7 @@ class Children:
         self._drain_timeout = drain_timeout
         self._changed = threading.Condition()
         self._running: set[Child] = set()
+        self._some_unfinished = False  # whether a stop has ended programs before they were done
         self._ticker = Ticker("leasebeat-children", self._mind_all)
 
     @contextmanager
@@ -119,7 +133,7 @@ class Children:
         """Mind what is started in the block. None of it outlives the block.
 
         Args:
-            on_drained: Called when a stop has ended the last program that did not finish.
+            on_drained: Called when no program is left, and a stop has ended some that did not finish.
         """
         self._on_drained = on_drained
         with Guard() as self._guard:
@@ -153,13 +167,12 @@ class Children:
             yield child
         finally:
             child.leave_nobody()
-            self._remove(child)
-        if child.told_to_end and not (self._running or context.lost.is_set()):
-            self._on_drained()
+            self._remove(child, unfinished=child.told_to_end and not context.lost.is_set())
 
-    def _remove(self, child: Child) -> None:
+    def _remove(self, child: Child, *, unfinished: bool) -> None:
         with self._changed:
             self._running.discard(child)
+            self._some_unfinished = self._some_unfinished or unfinished
             self._changed.notify_all()
 
     def _mind_all(self) -> float:
@@ -168,7 +181,11 @@ class Children:
         now = time.monotonic()
         for child in running:
             child.mind(now)
-        return now + TICK_S if running else math.inf
+        if running:
+            return now + TICK_S
+        if self._some_unfinished:
+            self._on_drained()
+        return math.inf
 
     def _wait_for_all(self) -> None:
         """Wait for who is still in its grace, as after a stop in a hurry. Whoever is left then, the guard kills."""

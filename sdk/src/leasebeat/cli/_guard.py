@@ -37,13 +37,15 @@ class Guard:
     def _tell(self, line: str) -> None:
         # Without its guard the work goes on; what is lost is its end should this process be killed as well.
         with self._lock, contextlib.suppress(BrokenPipeError):
-            self._input.write(line.encode())
+            if not self._input.closed:
+                self._input.write(line.encode())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._input.close()
+        with self._lock:
+            self._input.close()
         self._process.wait()
 
 

@@ -2,8 +2,6 @@
 
 import contextlib
 import logging
-import os
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,25 +16,6 @@ TAIL_BYTES = 4096
 
 _REPORT = frozenset({"progress", "detail"})
 _STARTS_OF_JSON = frozenset(b'{["-0123456789tfn \t')
-
-
-class Outlet:
-    """One of our own streams, for what several programs print. A piece goes through whole."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._lock = threading.Lock()
-        self._open = True
-
-    def write(self, data: bytes) -> None:
-        """Pass a piece on, waiting for the reader if need be. Once that has gone, drop everything."""
-        left = memoryview(data)
-        with self._lock:
-            while self._open and left:
-                try:
-                    left = left[os.write(self._descriptor, left) :]
-                except OSError:
-                    self._open = False
 
 
 class Output:

@@ -3,17 +3,17 @@
 import json
 import os
 import signal
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 from leasebeat._context import Context
 from leasebeat._messages import LeasedMessage
 from leasebeat._tracked_lease import TrackedLease
-from leasebeat.cli._children import Children
+from leasebeat.cli._children import TICK_S, Children
 from leasebeat.cli._given import RECEIPT_VARIABLE
-from leasebeat.cli._printed import Errors, Outlet, Output
+from leasebeat.cli._outlet import Outlet
+from leasebeat.cli._printed import Errors, Output
 from leasebeat.cli._pump import Pump
 
 PREFIX = "LEASEBEAT_"
@@ -32,19 +32,19 @@ class Program:
         command: The command and its arguments.
         children: Runs it.
         url: Where the service is, for the program.
+        stdout: Where its output is passed on to. None: nowhere.
+        stderr: Where its errors are passed on to.
         raw: Whether a body that is a string is given as it is, and not as JSON.
-        quiet: Whether the program's output is not passed on.
         pass_receipt: Whether the program may have the receipt.
     """
 
     command: Sequence[str]
     children: Children
     url: str
+    stdout: Outlet | None
+    stderr: Outlet
     raw: bool = False
-    quiet: bool = False
     pass_receipt: bool = False
-    _stdout: Outlet = field(default_factory=lambda: Outlet(sys.stdout.fileno()))
-    _stderr: Outlet = field(default_factory=lambda: Outlet(sys.stderr.fileno()))
 
     def __call__(self, message: LeasedMessage, context: Context) -> Any:
         """Do the work of one message.
@@ -53,8 +53,8 @@ class Program:
             ProgramError: If the program could not be started, or ended with another status than 0.
             LeaseLostError: If it was told to end, as its lease is over.
         """
-        output = Output(context, (lambda _data: None) if self.quiet else self._stdout.write)
-        errors = Errors(self._stderr.write)
+        output = Output(context, (lambda _data: None) if self.stdout is None else self.stdout.write)
+        errors = Errors(self.stderr.write)
         try:
             with self.children.start(self.command, self._environment(message, context), context) as child:
                 pump = Pump(child.process, self._input(message), output=output.take, errors=errors.take)
@@ -62,9 +62,9 @@ class Program:
                 pump.finish(LAST_OUTPUT_TIMEOUT_S if child.told_to_end else None)
         except OSError as error:
             raise ProgramError(f"cannot be started: {error.strerror}") from error
-        if child.told_to_end:
-            context.lost.wait()
-            context.beat()  # raises why
+        while child.told_to_end:
+            context.beat()  # keeps the lease until the worker gives it back, which does not count as an attempt, and raises then
+            context.lost.wait(TICK_S)
         output.close()
         if status != 0:
             raise ProgramError(f"{_describe(status)}\n{errors.tail}".strip())
@@ -98,9 +98,13 @@ class Program:
         environment = os.environ | {PREFIX + name: "" if fact is None else str(fact) for name, fact in facts.items()}
         environment.pop(RECEIPT_VARIABLE, None)
         if self.pass_receipt:
-            # A handler in a thread has the lease itself; a context does not offer the receipt, as handlers have no use for it.
-            environment[RECEIPT_VARIABLE] = cast("TrackedLease", context._hold).receipt  # noqa: SLF001
+            environment[RECEIPT_VARIABLE] = _receipt(context)
         return environment
+
+
+def _receipt(context: Context) -> str:
+    """The lease's receipt. A context does not offer it, as other handlers have no use for it; that of one in a thread holds it."""
+    return cast("TrackedLease", context._hold).receipt  # noqa: SLF001
 
 
 def _describe(status: int) -> str:

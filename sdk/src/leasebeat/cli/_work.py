@@ -3,6 +3,9 @@
 import logging
 import os
 import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -10,6 +13,7 @@ import typer
 from leasebeat._worker import Worker
 from leasebeat.cli._children import KILL_TIMEOUT_S, Children
 from leasebeat.cli._given import DEFAULT_URL, Url
+from leasebeat.cli._outlet import Outlet
 from leasebeat.cli._program import Program
 
 FILES_OF_OUR_OWN = 64
@@ -40,7 +44,8 @@ def work(
     lease, to resume from.
 
     Each line it prints is a beat; a program that prints nothing loses its lease when that runs out. The count of lines is the progress; a
-    line {"progress": N, "detail": ANY} with either or both sets them.
+    line {"progress": N, "detail": ANY} with either or both sets them. Lines are passed on; a reader that does not read them, as a pager,
+    holds up no program, and misses some: how much is said on standard error.
 
     Exit 0 is an ack, with the last other line that is JSON as its output. Any other exit is a nack with the last 4 KiB of standard error;
     the queue's backoff and limit of attempts apply.
@@ -54,19 +59,29 @@ def work(
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"there is no program {command[0]!r}")
     _check_open_files(concurrency)
-    _log_to_standard_error()
-    children = Children(grace=grace, drain_timeout=drain_timeout)
-    worker = Worker(
-        url,
-        [queue, *(more_queues or ())],
-        Program(command=command, children=children, url=url, raw=raw, quiet=quiet, pass_receipt=pass_receipt),
-        worker_id=worker_id,
-        concurrency=concurrency,
-        visibility_timeout=visibility_timeout,
-        drain_timeout=drain_timeout + grace + KILL_TIMEOUT_S,
-    )
-    with children.minded(on_drained=worker.stop):
-        worker.run()
+    stderr = Outlet(sys.stderr.fileno(), "standard error")
+    with _logging_to(stderr), stderr, Outlet(sys.stdout.fileno(), "standard output") as stdout:
+        children = Children(grace=grace, drain_timeout=drain_timeout)
+        program = Program(
+            command=command,
+            children=children,
+            url=url,
+            stdout=None if quiet else stdout,
+            stderr=stderr,
+            raw=raw,
+            pass_receipt=pass_receipt,
+        )
+        worker = Worker(
+            url,
+            [queue, *(more_queues or ())],
+            program,
+            worker_id=worker_id,
+            concurrency=concurrency,
+            visibility_timeout=visibility_timeout,
+            drain_timeout=drain_timeout + grace + KILL_TIMEOUT_S,
+        )
+        with children.minded(on_drained=worker.release_now):
+            worker.run()
 
 
 def _check_open_files(concurrency: int) -> None:
@@ -85,9 +100,24 @@ class _OneLine(logging.Formatter):
         return f"leasebeat: {record.getMessage()}" + (f": {str(error).partition(chr(10))[0]}" if error else "")
 
 
-def _log_to_standard_error() -> None:
-    handler = logging.StreamHandler()
-    handler.setFormatter(_OneLine())
-    log = logging.getLogger("leasebeat")
+class _OutletHandler(logging.Handler):
+    """Who logs must not wait for a reader of the log, as it may be who beats."""
+
+    def __init__(self, outlet: Outlet) -> None:
+        super().__init__()
+        self._outlet = outlet
+        self.setFormatter(_OneLine())
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._outlet.write(self.format(record).encode(errors="replace") + b"\n")
+
+
+@contextmanager
+def _logging_to(outlet: Outlet) -> Iterator[None]:
+    log, handler = logging.getLogger("leasebeat"), _OutletHandler(outlet)
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
