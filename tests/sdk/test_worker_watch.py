@@ -6,11 +6,12 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 from harness.wait import until
 from sdk.running import CLAIM, Start, grant, park
-from sdk.scripted_service import ScriptedService, Trickle, beats, lease
+from sdk.scripted_service import Answer, Received, ScriptedService, Trickle, beat_result, beats, lease
 
 from leasebeat import BeatResult, Context, LeasedMessage, Options
 from leasebeat._beat_sender import BeatSender
@@ -85,12 +86,16 @@ def senders() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "leasebeat-beats"]
 
 
-@pytest.fixture
-def held() -> TrackedLease:
+def track(receipt: str, expires_in: float) -> TrackedLease:
     now = time.monotonic()
-    body = json.dumps({"leases": [lease(expires_in=60.0)]}).encode()
+    body = json.dumps({"leases": [lease(receipt, expires_in=expires_in)]}).encode()
     (granted,) = finish(claim("default", worker_id="w"), Reply(status=200, body=body, retry_after=None, sent_at=now, answered_at=now))
     return TrackedLease(granted)
+
+
+@pytest.fixture
+def held() -> TrackedLease:
+    return track("secret-1", 60.0)
 
 
 def test_a_thread_that_stalls_is_replaced_and_ends_when_it_can(
@@ -138,6 +143,29 @@ def test_a_beat_whose_answer_trickles_in_for_ever_is_sent_again_and_its_connecti
     finally:
         sender.close()
     assert first.body == second.body
+
+
+def test_a_lease_that_is_silent_until_it_ends_leaves_the_beats_of_others_their_time(
+    held: TrackedLease, service: ScriptedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    silent = track("secret-2", 3.0)
+    service.on("POST", "/beat", Answer({"results": [beat_result("secret-2", expires_in=3.0)]}), beats_after(0.6))
+    sender = BeatSender(Options(base_url=service.url), "w", lambda: None)
+    try:
+        sender.track(silent)
+        move(silent, sender)
+        until(lambda: 0 < silent.remaining() < 0.7)
+        sender.track(held)
+        move(held, sender)
+        sender.flush([held], timeout=3)
+    finally:
+        sender.close()
+    assert len(service.asked("/beat")) == 2
+    assert not caplog.messages
+
+
+def beats_after(seconds: float) -> Callable[[Received], Answer]:
+    return lambda request: Answer({"results": [beat_result(each["receipt"]) for each in request.body["leases"]]}, delay=seconds)
 
 
 def test_what_a_call_brings_after_it_was_given_up_is_no_news(held: TrackedLease) -> None:

@@ -31,6 +31,7 @@ class HeldMessage:
         """
         self._client = client
         self._worker_id = worker_id
+        self._progress: int | None = None
         self.lease = lease
 
     def __repr__(self) -> str:
@@ -46,8 +47,17 @@ class HeldMessage:
         """The work: equal to what was sent, as far as 64-bit floats go."""
         return self.lease.message.body
 
+    @property
+    def valid_until(self) -> float:
+        """Until when it is safe to work, on `time.monotonic()`, as far as the answers said."""
+        return self.lease.valid_until
+
+    def note_progress(self, progress: int) -> None:
+        """Keep how much work is done, to go with the next extension: any number that grows with it, from 0."""
+        self._progress = progress
+
     def extend_visibility(self, seconds: float | None = None) -> BeatResult:  # noqa: ARG002 - the interface of the seeds' messages
-        """Beat, so that the service extends the lease.
+        """Beat, with the progress that was noted, so that the service extends the lease.
 
         How far is for the queue's `extension` to say, so that one setting rules all workers; `seconds` is accepted because
         extenders pass it, and not sent.
@@ -56,7 +66,7 @@ class HeldMessage:
             ReceiptHandleExpiredError: If the lease ran out, or somebody else holds one.
             LeaseLostError: If it was settled or its message was cancelled.
         """
-        result = self._client.beat(self.lease, worker_id=self._worker_id)
+        result = self._client.beat(self.lease, progress=self._progress, worker_id=self._worker_id)
         if result.valid_until is not None:
             self.lease = replace(self.lease, valid_until=max(self.lease.valid_until, result.valid_until))
         return result

@@ -13,6 +13,8 @@ from leasebeat._leases import Ack, Beat, BeatResult, Lease, Nack, Verdict
 
 KEPT_S = 3600.0
 """How long after its end a lease is remembered, in seconds, as a late result of it may still be taken."""
+FEW = 100
+"""So many leases are not tidied up. Beyond, that is done when they have doubled, so that each costs the same."""
 
 _STATUS_OF_LEASE = {"in_progress": "lost", "completed": "settled", "cancelled": "cancelled"}
 
@@ -72,12 +74,15 @@ class _Memory:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._leases: dict[str, AcquiredLease] = {}
+        self._tidy_at = FEW
         reset_in_child(self)
 
     def add(self, lease: AcquiredLease) -> None:
         with self._lock:
-            kept = {message_id: each for message_id, each in self._leases.items() if each.remaining() > -KEPT_S}
-            self._leases = kept | {lease.message_id: lease}
+            if len(self._leases) >= self._tidy_at:
+                self._leases = {message_id: each for message_id, each in self._leases.items() if each.remaining() > -KEPT_S}
+                self._tidy_at = max(FEW, 2 * len(self._leases))
+            self._leases[lease.message_id] = lease
 
     def find(self, message_id: str) -> AcquiredLease | None:
         return self._leases.get(message_id)

@@ -33,6 +33,7 @@ class TrackedLease:
         self.message_id = lease.message.id
         self.lost = threading.Event()
         self.valid_until = lease.valid_until
+        self._length = self.remaining()
         self._due_at = time.monotonic()  # the first beat goes out at once
         self._progress: int | None = None
         self._detail: str | None = None
@@ -105,10 +106,16 @@ class TrackedLease:
 
     @property
     def beaten_until(self) -> float:
-        """By when its next beat must be answered: infinity, if nobody beats for it or it has run out."""
+        """By when its next beat must be answered: infinity, if nobody beats for it or it has run out.
+
+        A lease with nothing to send may have to be beaten for in the next moment, but counts as if it had just been extended: one that is
+        silent until it ends must not leave the beats of others ever less time.
+        """
         with self._changed:
-            needed = self._has_moved and self._loss is None and self.remaining() > 0
-            return self.valid_until if needed else math.inf
+            if not self._has_moved or self._loss is not None or self.remaining() <= 0:
+                return math.inf
+            waits = self._moved or self._in_flight is not None
+            return self.valid_until if waits else time.monotonic() + self._length
 
     @property
     def ends_at(self) -> float:
@@ -168,6 +175,7 @@ class TrackedLease:
                 self._urgent = self._urgent and self._moved
                 self._backoff.reset()
                 if result.expires_in is not None and result.valid_until is not None:
+                    self._length = result.expires_in
                     self._due_at = _next_due(result.valid_until - result.expires_in, result.expires_in, result.next_beat_in)
                 self._changed.notify_all()
         if result.refused:

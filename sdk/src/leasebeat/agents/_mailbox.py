@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 from leasebeat._claims import Claims
@@ -34,8 +33,6 @@ class MailboxMessage(Generic[BodyT, ReplyT]):
         self._client = client
         self._held = HeldMessage(client, lease, worker_id=worker_id)
         self._read = read
-        self._worker_id = worker_id
-        self._progress: int | None = None
         self.attempt = lease.attempt
         self.reply_to = lease.message.headers.get(REPLY_TO)
 
@@ -59,22 +56,19 @@ class MailboxMessage(Generic[BodyT, ReplyT]):
     @property
     def valid_until(self) -> float:
         """Until when it is safe to work, on `time.monotonic()`, as far as the answers said."""
-        return self._held.lease.valid_until
+        return self._held.valid_until
 
     def note_progress(self, progress: int) -> None:
-        """Keep how much work is done, to go with the next extension: any number that grows with it, from 0."""
-        self._progress = progress
+        """Keep how much work is done, to go with the next extension. See `HeldMessage.note_progress`."""
+        self._held.note_progress(progress)
 
-    def extend_visibility(self, seconds: float | None = None) -> BeatResult:  # noqa: ARG002 - see `HeldMessage.extend_visibility`
-        """Beat, with the progress that was noted, so that the service extends the lease by its queue's `extension`.
+    def extend_visibility(self, seconds: float | None = None) -> BeatResult:
+        """Beat, so that the service extends the lease. See `HeldMessage.extend_visibility`.
 
         Raises:
             LeaseLostError: The subclass that says why the lease is over.
         """
-        lease = self._held.lease
-        result = self._client.beat(lease, progress=self._progress, worker_id=self._worker_id)
-        self._held.lease = replace(lease, valid_until=max(lease.valid_until, result.valid_until or 0.0))
-        return result
+        return self._held.extend_visibility(seconds)
 
     def reply(self, body: ReplyT) -> SentMessage | None:
         """Send a reply to where the sender asked for it. None if it did not.

@@ -4,7 +4,7 @@ import json
 import os
 import signal
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from leasebeat._context import Context
@@ -40,7 +40,7 @@ class Program:
 
     command: Sequence[str]
     children: Children
-    url: str
+    url: str = field(repr=False)  # it may have a password in it
     stdout: Outlet | None
     stderr: Outlet
     raw: bool = False
