@@ -96,7 +96,7 @@ class WorkerProcess:
     def sample(self) -> None:
         """Note what it uses: the processes of its handlers with it, but no programs, which come and go."""
         with suppress(psutil.NoSuchProcess):
-            family = [self._process, *(self._process.children(recursive=True) if self.kind == "cpu" else ())]
+            family = [self._process, *(self._process.children() if self.kind == "cpu" else ())]
             self._samples.append(_sum([sample for each in family for sample in _sample(each)]))
 
     def size(self) -> dict[str, tuple[float, float]]:

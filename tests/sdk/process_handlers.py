@@ -168,4 +168,4 @@ class Unloadable:
         """Never called."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return os._exit, (3,)
+        return sys.exit, (3,)

@@ -6,7 +6,6 @@ import json
 import logging
 import multiprocessing
 import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -28,13 +27,7 @@ from leasebeat._tracing import trace_headers
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
-# A fork of the worker would take its locks along, held by threads that it leaves behind. So a process without threads is forked, which has
-# imported what serves there, but nothing of the handler's. It spares each replacement the most of a second that this may take.
-if sys.platform == "win32":
-    _starting = multiprocessing.get_context("spawn")
-else:
-    _starting = multiprocessing.get_context("forkserver")
-_IMPORTED_BEFORE = ["leasebeat._process_child"]
+_spawning = multiprocessing.get_context("spawn")  # a fork would take the worker's locks along, held by threads that it leaves behind
 
 LOOK_S = 0.05
 LOST_GRACE_S = 2.0
@@ -114,7 +107,6 @@ class ProcessHandlers:
         Raises:
             HandlerProcessError: If they do not start.
         """
-        _starting.set_forkserver_preload(_IMPORTED_BEFORE)
         try:
             for child in [self._start() for _ in range(self._size)]:
                 self._idle.append(self._await_ready(child))
@@ -255,24 +247,18 @@ class Child:
         Raises:
             OSError: If the system does not allow for another one.
         """
-        self.page = _starting.RawValue(Page)
-        self._connection, theirs = _starting.Pipe()
-        self._process = _starting.Process(target=serve, args=(theirs, self.page, handler), name="leasebeat-handler")
+        self.page = _spawning.RawValue(Page)
+        self._connection, theirs = _spawning.Pipe()
+        self._process = _spawning.Process(target=serve, args=(theirs, self.page, handler), name="leasebeat-handler")
         self._cut_off = False
-        self._looking = threading.Lock()
         resource_tracker.ensure_running()  # while that starts it lets the signals through
         with theirs, _stop_signals_held_back():
             self._process.start()
 
     @property
-    def _exitcode(self) -> int | None:
-        with self._looking:  # it can be read but once from who knows it, and is remembered then
-            return self._process.exitcode
-
-    @property
     def usable(self) -> bool:
         """Whether it can serve another message."""
-        return self._exitcode is None and not self.ending and not self._cut_off
+        return self._process.exitcode is None and not self.ending and not self._cut_off
 
     @property
     def ending(self) -> bool:
@@ -304,7 +290,7 @@ class Child:
         Raises:
             HandlerProcessError: If it has died.
         """
-        dead = self._exitcode is not None  # asked first, so that nothing it said before is missed
+        dead = self._process.exitcode is not None  # asked first, so that nothing it said before is missed
         try:
             if self._connection.poll(0 if dead else timeout):
                 return self._connection.recv()  # type: ignore[no-any-return]
@@ -312,7 +298,7 @@ class Child:
             self._cut_off = True
             self.wait_ended(time.monotonic() + EXIT_TIMEOUT_S)
         if dead or self._cut_off:
-            raise HandlerProcessError(f"the process of the handler ended: {_manner(self._exitcode)}")
+            raise HandlerProcessError(f"the process of the handler ended: {_manner(self._process.exitcode)}")
         return None
 
     def terminate(self) -> None:
@@ -336,7 +322,7 @@ class Child:
 
         The exit status tells, not a pipe, of which a process that the handler started may hold a copy.
         """
-        while self._exitcode is None and time.monotonic() < until:
+        while self._process.exitcode is None and time.monotonic() < until:
             time.sleep(0.005)
 
 
