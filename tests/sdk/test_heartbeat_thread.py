@@ -261,7 +261,7 @@ def test_so_many_failures_in_a_row_are_a_loss(
     until(lambda: not heartbeat.is_running())
     assert len(told.at) == 1
     assert len(service.asked("/beat")) == 2 + 1 + 2 + 1 + 3
-    assert [each for each in caplog.messages if each.startswith("Heartbeat 3 of at most 3 for work item 42 failed")]
+    assert [each for each in caplog.messages if each.startswith("Heartbeat for work item 42 failed, 3 in a row")]
 
 
 @pytest.mark.scar(9)

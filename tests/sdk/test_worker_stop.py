@@ -116,13 +116,17 @@ def test_a_worker_that_is_told_to_release_does_not_wait_for_handlers(times: int,
     assert paths(service) == ["/release"]
 
 
-def test_repeated_words_to_release_do_not_keep_an_ack_from_its_answer(service: ScriptedService, start: Start) -> None:
-    """As a third call of `stop` would."""
+@pytest.mark.parametrize("last", [Worker.release_now, Worker.stop])
+def test_words_to_release_do_not_keep_an_ack_from_its_answer(
+    last: Callable[[Worker], None], service: ScriptedService, start: Start
+) -> None:
+    """As a third call of `stop` would, but not the first one after them."""
     service.on("POST", "/ack", problem(500, "internal"), problem(500, "internal"), verdicts("acked", late=False))
     running = start(lambda _message, _context: "done")
     service.wait_for("/ack")
-    for _ in range(3):
-        running.worker.release_now()
+    running.worker.release_now()
+    running.worker.release_now()
+    last(running.worker)
     running.join()
     assert paths(service).count("/ack") == 3
     assert service.asked("/release") == []
@@ -228,6 +232,16 @@ def test_a_parked_claim_is_ended_and_what_it_was_granted_is_given_back(service: 
     first, second = service.asked(CLAIM)
     assert second.body == {**first.body, "wait": 0.0}
     assert service.asked("/release")[0].body["leases"] == [{"receipt": "granted-too-late"}]
+
+
+def test_what_a_failed_claim_may_have_been_granted_is_given_back_before_the_end(service: ScriptedService, start: Start) -> None:
+    service.on("POST", CLAIM, problem(503, "unavailable"), grant(lease()))
+    running = start(lambda _message, _context: None)
+    service.wait_for(CLAIM)
+    running.stop()
+    failed, asked_again = service.asked(CLAIM)
+    assert asked_again.body["claim_id"] == failed.body["claim_id"]
+    assert service.asked("/release")[0].body["leases"] == [{"receipt": "secret-1"}]
 
 
 def test_a_claim_that_answers_drain_ends_the_worker(service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture) -> None:

@@ -146,7 +146,8 @@ class BeatSender:
         if len(leases) > 1:
             middle = len(leases) // 2
             self._send(leases[:middle])
-            self._send(leases[middle:])
+            if self._beats.is_current:
+                self._send(leases[middle:])
         elif beats[0].detail is not None:
             _log.warning("The detail of message %s is refused, and its beat repeated without: %s", leases[0].message_id, error)
             self._send_without_detail(leases[0], beats[0])

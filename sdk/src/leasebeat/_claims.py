@@ -6,11 +6,12 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from functools import partial
+from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
 from leasebeat._client import AsyncClient
-from leasebeat._errors import LeasebeatError
+from leasebeat._errors import ApiError, LeasebeatError
 from leasebeat._http import Options
 from leasebeat._identity import HOST
 from leasebeat._leases import Lease, Leases
@@ -28,7 +29,8 @@ class Claims:
     A blocking call cannot be taken back, so the calls run in an event loop of their own: there, cancelling one closes its
     connection, and the service parks it no longer.
 
-    A claim that fails may have been granted leases all the same. So the next one of its queue goes by the same name, and gets them.
+    A claim that fails may have been granted leases all the same. So the next one of its queue goes by the same name, and gets them; if
+    there is none before the end, they are given back.
     """
 
     def __init__(self, options: Options, worker_id: str, *, version: str = __version__) -> None:
@@ -57,8 +59,12 @@ class Claims:
         try:
             leases = self._parked.result()
         except concurrent.futures.CancelledError:
-            self._give_back(queue, claim_id, max_messages)
+            self._give_back(queue, max_messages)
             return Leases()
+        except ApiError as error:
+            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+                del self._names[queue]  # refused, so nothing was granted
+            raise
         del self._names[queue]
         if self._stopped:
             self._release(leases)
@@ -77,13 +83,13 @@ class Claims:
             if self._parked is not None:
                 self._parked.cancel()
 
-    def _give_back(self, queue: str, claim_id: str, max_messages: int) -> None:
-        """Release what a claim was granted while it was being cancelled: asked again by its name, it says so."""
-        repeat = self._claim(queue, max_messages=max_messages, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S)
+    def _give_back(self, queue: str, max_messages: int) -> None:
+        """Release what a claim without an answer was granted: asked again by its name, it says so."""
+        repeat = self._claim(queue, max_messages=max_messages, claim_id=self._names.pop(queue), timeout=RECOVERY_TIMEOUT_S)
         try:
             leases = self._loop.submit(repeat).result()
         except LeasebeatError as error:
-            _log.info("A cancelled claim could not be checked; leases it was granted run out by themselves: %s", error)
+            _log.info("A claim without an answer could not be checked; leases it was granted run out by themselves: %s", error)
         else:
             self._release(leases)
 
@@ -103,5 +109,7 @@ class Claims:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for queue in list(self._names):
+            self._give_back(queue, max_messages=1)
         self._loop.submit(self._client.close()).result()
         self._loop.__exit__(kind, error, trace)

@@ -123,9 +123,7 @@ class HeartbeatThread:
                 return None if lease.settling else error
             except Exception as error:  # noqa: BLE001 - whatever it is, the thread must not end without a word
                 failures += 1
-                _log.warning(
-                    "Heartbeat %d of at most %d for work item %s failed: %s", failures, self._max_failures, lease.message_id, error
-                )
+                _log.warning("Heartbeat for work item %s failed, %d in a row: %s", lease.message_id, failures, error)
                 if failures >= self._max_failures:
                     return error
             else:

@@ -5,6 +5,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+REPLY_TO = "reply-to"
+"""The header of a message that names the queue for its reply."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewMessage:

@@ -120,9 +120,11 @@ class Task:
                 self._end(done)
 
     def _end(self, done: Callable[["Task"], None]) -> None:
-        self._sender.forget(self.tracked)
-        self._call.close()
-        done(self)
+        try:
+            self._sender.forget(self.tracked)
+            self._call.close()
+        finally:
+            done(self)
 
     def _process_message(self) -> None:
         process = os.getpid()

@@ -36,7 +36,7 @@ UNREACHED_S = 30.0  # without an answered claim, though it is tried: no longer r
 
 CANCEL_TIMEOUT_S = 1.0
 
-# How urgent it is to stop: what the first, second and third call of `stop` ask for.
+# How urgent it is to stop: what the first, second and third call of `stop` ask for, whatever `release_now` asks for besides.
 DRAIN = 1
 RELEASE_NOW = 2
 ABANDON = 3
@@ -125,7 +125,8 @@ class Worker:
         self._polling = False
         self._pace = Pace(self._stopping.wait)
         self._unreached_since: float | None = None
-        self._asked_to_stop: deque[int | None] = deque()  # how urgently; None is more than before
+        self._asked_to_stop: deque[int] = deque()  # how urgently
+        self._stops = 0
         self._urgency = 0
         self._changed = threading.Condition()
         self._tasks: set[Task] = set()
@@ -169,7 +170,7 @@ class Worker:
 
         A second call does not wait for the handlers, but releases their messages; a third does not even wait for acks under way.
         """
-        self._ask_to_stop(None)
+        self._ask_to_stop(DRAIN)
 
     def release_now(self) -> None:
         """Stop, and do not wait for the handlers, but release their messages, as a second call of `stop` does.
@@ -179,7 +180,7 @@ class Worker:
         """
         self._ask_to_stop(RELEASE_NOW)
 
-    def _ask_to_stop(self, urgency: int | None) -> None:
+    def _ask_to_stop(self, urgency: int) -> None:
         """Leave word, without a lock, as a signal handler may interrupt a thread that holds it."""
         self._asked_to_stop.append(urgency)
         run = self._run
@@ -191,7 +192,8 @@ class Worker:
         with self._changed:
             while self._asked_to_stop:
                 urgency = self._asked_to_stop.popleft()
-                self._urgency = self._urgency + DRAIN if urgency is None else max(self._urgency, urgency)
+                self._stops += urgency == DRAIN
+                self._urgency = max(self._urgency, urgency, self._stops)
             if self._urgency:
                 self._take_no_more()
 

@@ -204,6 +204,18 @@ def test_a_reader_who_does_not_read_holds_up_no_beat(client: Client, short_queue
     assert stop(process) == 0
 
 
+def test_a_reader_that_shares_its_pipe_without_blocking_misses_nothing(client: Client, queue: str, work: Work) -> None:
+    """Whoever starts us may have set that, for its own end of a terminal that we share."""
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    process = work("seq 30000", stdout=write_end)
+    os.close(write_end)
+    assert finished(client, client.send(queue, 1).id).output == 30_000
+    process.send_signal(signal.SIGTERM)
+    with os.fdopen(read_end, "rb") as out:
+        assert out.read().split() == [b"%d" % number for number in range(1, 30_001)]
+
+
 def test_what_a_reader_misses_is_counted(client: Client, queue: str, work: Work) -> None:
     """What it reads are whole lines, as many as were held for it."""
     sent = client.send(queue, 1)

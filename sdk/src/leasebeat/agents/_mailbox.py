@@ -10,12 +10,10 @@ from leasebeat._client import Client
 from leasebeat._held_message import HeldMessage
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import AckResult, BeatResult, Lease, NackResult, ReleaseResult
-from leasebeat._messages import SentMessage
+from leasebeat._messages import REPLY_TO, SentMessage
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
-
-REPLY_TO = "reply-to"
 
 
 class MailboxMessage(Generic[BodyT, ReplyT]):

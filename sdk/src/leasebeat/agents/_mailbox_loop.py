@@ -149,7 +149,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         if message is None:
             pace.after_nothing(asked_at)
         else:
-            with _given_back_on_exit(message):
+            with self._given_back_on_exit(message):
                 self._handle_message(message)
 
     # --- work
@@ -173,9 +173,11 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             deadline = self._deadline = Deadline(self._time_limit(request))
         except Exception as error:  # noqa: BLE001 - whatever its sender wrote, it is no better next time
             _log.warning("Message %s is no request", message.id, exc_info=error)
-            _settle(
+            self._settle(
                 message,
-                partial(_patiently, message, message.nack, f"this is no request: {failure_text(error)}"[:MAX_ERROR_CHARS], retryable=False),
+                partial(
+                    self._patiently, message, message.nack, f"this is no request: {failure_text(error)}"[:MAX_ERROR_CHARS], retryable=False
+                ),
             )
             return
         if self._hurry.is_set():
@@ -186,7 +188,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         if extender.lost.is_set():
             _log.warning("The lease of message %s is lost, so nothing is sent", message.id)
         else:
-            _settle(message, settle)
+            self._settle(message, settle)
 
     def _work_on(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, deadline: Deadline) -> Callable[[], object]:
         """Do the work. Returns what settles the message."""
@@ -195,9 +197,9 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             encode(plain(result))  # a result without a JSON form is a failure too
         except WorkInterruptedError as error:
             _log.info("The work on message %s stops: %s", message.id, error)
-            return partial(_patiently, message, message.release)
+            return partial(self._patiently, message, message.release)
         except (RetryLater, GiveUp) as error:
-            return partial(_patiently, message, message.nack, failure_text(error), **nack_terms(error))
+            return partial(self._patiently, message, message.nack, failure_text(error), **nack_terms(error))
         except Exception as error:  # noqa: BLE001 - the sender of the request is to hear of it
             _log.warning("The request in message %s failed", message.id, exc_info=error)
             result = self._failure(request, error)
@@ -206,60 +208,58 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
 
     def _reply_and_ack(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, result: ResultT) -> None:
         """Make sure of the lease, then reply, then acknowledge: so no reply is lost, and none is sent without a lease."""
-        _patiently(message, message.extend_visibility)
+        self._patiently(message, message.extend_visibility)
         try:
-            _patiently(message, message.reply, result)
-            _patiently(message, message.acknowledge, result)
+            self._patiently(message, message.reply, result)
+            self._patiently(message, message.acknowledge, result)
         except (InvalidRequestError, RecursionError) as error:
             _log.warning("The result for message %s cannot be stored: %s", message.id, error)
             failure = self._failure(request, error)
-            _patiently(message, message.reply, failure)
-            _patiently(message, message.acknowledge, failure)
+            self._patiently(message, message.reply, failure)
+            self._patiently(message, message.acknowledge, failure)
 
-
-@contextmanager
-def _given_back_on_exit(message: MailboxMessage[RequestT, ResultT]) -> Generator[None, None, None]:
-    """Give a message back before the program ends: untouched if a person ends it, else as a failed attempt, as it may end the next one."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        _settle(message, message.release)
-        raise
-    except BaseException as error:
-        _settle(message, partial(message.nack, failure_text(error)))
-        raise
-
-
-def _settle(message: MailboxMessage[RequestT, ResultT], settle: Callable[[], object]) -> None:
-    """Settle a message, as a failed attempt if its result cannot be sent. What is not settled is for the next worker."""
-    try:
+    @contextmanager
+    def _given_back_on_exit(self, message: MailboxMessage[RequestT, ResultT]) -> Generator[None, None, None]:
+        """Give a message back before the program ends: untouched if a person ends it, else as a failed attempt, as it may do so again."""
         try:
-            settle()
-        except (InvalidRequestError, NotFoundError) as error:
-            _patiently(message, message.nack, f"the result cannot be sent: {error}")
-    except LeasebeatError as error:
-        _log.warning("Message %s could not be settled: %s", message.id, error)
-
-
-def _patiently(message: MailboxMessage[RequestT, ResultT], call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Make a call, and repeat it while it fails, until the lease has run out.
-
-    There is no beat meanwhile: a call that the service cannot do, though it can do beats, must not hold the lease for ever.
-    """
-    backoff = Pauses()
-    while True:
-        try:
-            call(*args, **kwargs)
-        except (LeaseLostError, InvalidRequestError, NotFoundError):
+            yield
+        except KeyboardInterrupt:
+            self._settle(message, message.release)
             raise
+        except BaseException as error:
+            self._settle(message, partial(message.nack, failure_text(error)))
+            raise
+
+    def _settle(self, message: MailboxMessage[RequestT, ResultT], settle: Callable[[], object]) -> None:
+        """Settle a message, as a failed attempt if its result cannot be sent. What is not settled is for the next worker."""
+        try:
+            try:
+                settle()
+            except (InvalidRequestError, NotFoundError) as error:
+                self._patiently(message, message.nack, f"the result cannot be sent: {error}")
         except LeasebeatError as error:
-            pause = backoff.pause(getattr(error, "retry_after", None))
-            if time.monotonic() + pause >= message.valid_until:
+            _log.warning("Message %s could not be settled: %s", message.id, error)
+
+    def _patiently(self, message: MailboxMessage[RequestT, ResultT], call: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
+        """Make a call, and repeat it while it fails, until the lease has run out, or this loop is in a hurry to stop.
+
+        There is no beat meanwhile: a call that the service cannot do, though it can do beats, must not hold the lease for ever.
+        """
+        backoff = Pauses()
+        while True:
+            in_hurry = self._hurry.is_set()
+            try:
+                call(*args, **kwargs)
+            except (LeaseLostError, InvalidRequestError, NotFoundError):
                 raise
-            _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
-            time.sleep(pause)
-        else:
-            return
+            except LeasebeatError as error:
+                pause = backoff.pause(getattr(error, "retry_after", None))
+                if in_hurry or time.monotonic() + pause >= message.valid_until:
+                    raise
+                _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
+                self._hurry.wait(pause)
+            else:
+                return
 
 
 def text_of(error: BaseException) -> str:

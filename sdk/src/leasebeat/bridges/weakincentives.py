@@ -55,6 +55,7 @@ from leasebeat._fork import reset_in_child
 from leasebeat._held_message import HeldMessage
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
+from leasebeat._messages import REPLY_TO
 from leasebeat._wire import Page
 
 T = TypeVar("T")
@@ -72,10 +73,6 @@ MAX_LEASE_S = 31_536_000.0
 
 EXACT = 500  # up to so many messages are counted one by one
 PAGE = 100
-
-
-REPLY_TO = "reply-to"
-"""The header that names the mailbox for replies, the same as for the mailboxes of `leasebeat.agents`."""
 
 
 class LeasebeatMailbox(Generic[T, R]):

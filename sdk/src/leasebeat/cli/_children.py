@@ -162,8 +162,8 @@ class Children:
         child = Child(process, context, self._guard, grace=self._grace, drain_timeout=self._drain_timeout)
         with self._changed:
             self._running.add(child)
-        self._ticker.wake()
         try:
+            self._ticker.wake()
             yield child
         finally:
             child.leave_nobody()

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import select
 import threading
 from collections import deque
 from types import TracebackType
@@ -34,10 +35,10 @@ class Outlet:
         self._thread = threading.Thread(target=self._run, name=f"leasebeat-{name.replace(' ', '-')}", daemon=True)
         self._thread.start()
 
-    def write(self, data: bytes) -> None:
-        """Pass a piece on, or drop it if its reader has had its time, or has gone."""
+    def write(self, data: bytes, *, patience: float = PATIENCE_S) -> None:
+        """Pass a piece on, or drop it if its reader has had its time, `patience` in seconds, or has gone."""
         with self._changed:
-            self._is_read = self._changed.wait_for(self._has_room, PATIENCE_S if self._is_read else 0)
+            self._is_read = self._changed.wait_for(self._has_room, patience if self._is_read else 0)
             if self._ended:
                 return
             if self._is_read:
@@ -80,7 +81,11 @@ class Outlet:
 
     def _pass_on(self, left: memoryview) -> None:
         while left:
-            written = os.write(self._descriptor, left[:WRITE_BYTES])
+            try:
+                written = os.write(self._descriptor, left[:WRITE_BYTES])
+            except BlockingIOError:  # whoever shares it with us wants no waiting, but we do
+                select.select([], [self._descriptor], [])
+                continue
             left = left[written:]
             with self._changed:
                 self._held -= written

@@ -3,6 +3,7 @@
 import logging
 import os
 import shutil
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -59,6 +60,7 @@ def work(
     if shutil.which(command[0]) is None:
         raise typer.BadParameter(f"there is no program {command[0]!r}")
     _check_open_files(concurrency)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever started us may ignore it: then nobody hears how a program ends
     stderr = Outlet(sys.stderr.fileno(), "standard error")
     with _logging_to(stderr), stderr, Outlet(sys.stdout.fileno(), "standard output") as stdout:
         children = Children(grace=grace, drain_timeout=drain_timeout)
@@ -109,7 +111,7 @@ class _OutletHandler(logging.Handler):
         self.setFormatter(_OneLine())
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._outlet.write(self.format(record).encode(errors="replace") + b"\n")
+        self._outlet.write(self.format(record).encode(errors="replace") + b"\n", patience=0)
 
 
 @contextmanager
