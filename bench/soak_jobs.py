@@ -2,10 +2,14 @@
 
 import asyncio
 import functools
+import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Callable
+
+if multiprocessing.parent_process() is not None:
+    os.nice(5)  # a process for handlers, whose start takes half a second of the machine: what else runs on it comes first
 
 from bench.soak_program import Facts, finish, queue_of, report, steps_of
 from leasebeat import Context, LeasedMessage, Worker
@@ -55,7 +59,7 @@ def _spin(seconds: float) -> None:
 @functools.cache
 def _give_way() -> None:
     """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service."""
-    os.nice(19)
+    os.nice(19)  # the least priority there is
 
 
 def main() -> None:

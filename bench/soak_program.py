@@ -14,7 +14,8 @@ from typing import Any
 
 LEASE_S = 3.0
 _HANG_S = 3 * LEASE_S
-_HANGING_SHARE = 0.1
+_HANGING_SHARES = {"blocking": 0.1, "cpu": 0.04, "async": 0.1, "subprocess": 0.1}
+"""A process that hangs is ended, and the start of another takes half a second of the machine: no more of them than two cores bear."""
 _STEPS = (6, 15)
 _STEP_S = (0.2, 1.4)
 
@@ -28,7 +29,7 @@ def queue_of(kind: str) -> str:
 def new_job(kind: str, stop_at: float) -> Facts:
     """Make a job: how long its steps take, and whether its first attempt hangs half-way. After `stop_at` it sends no other."""
     steps = [random.uniform(*_STEP_S) for _ in range(random.randint(*_STEPS))]
-    return {"kind": kind, "steps": steps, "hangs": random.random() < _HANGING_SHARE, "stop_at": stop_at}
+    return {"kind": kind, "steps": steps, "hangs": random.random() < _HANGING_SHARES[kind], "stop_at": stop_at}
 
 
 def steps_of(job: Facts, attempt: int) -> Iterator[tuple[float, int | None]]:

@@ -38,7 +38,7 @@ class Target:
 def shared_target(server: Server) -> Iterator[Target]:
     """One target for all that must change nothing."""
     name = f"bad-input-{uuid.uuid4().hex}"
-    server.api.put_queue(name)
+    server.api.put_queue(name, visibility_timeout=3600)  # it must not change by itself either
     yield fill(server.api, name)
     server.api.call("DELETE", f"/queues/{name}", params={"force": True}, expect=204)
 

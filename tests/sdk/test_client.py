@@ -328,5 +328,5 @@ def test_extend_visibility_of_a_held_message_beats(service: ScriptedService) -> 
             assert not extender.lost.is_set()
             heartbeat.beat()
             assert extender.lost.is_set()
-    assert service.asked("/beat")[0].body == {"worker_id": "w", "leases": [{"receipt": "secret-1"}]}
+    assert service.asked("/beat")[0].body == {"worker_id": "w", "leases": [{"receipt": "secret-1", "progress": 1}]}
     assert "secret-1" not in repr(held)

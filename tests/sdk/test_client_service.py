@@ -136,13 +136,14 @@ def test_who_lost_its_lease_hears_why(client: Client, queue: str) -> None:
 def test_a_lease_extender_keeps_a_real_lease(client: Client, queue: str) -> None:
     client.put_queue(queue, visibility_timeout=0.5, extension=0.5, beat_interval=0.1)
     client.send(queue, 1)
-    message = HeldMessage(client, client.claim(queue, worker_id="w")[0])
+    (granted,) = client.claim(queue, worker_id="w")
+    message = HeldMessage(client, granted)
     heartbeat, extender = Heartbeat(), LeaseExtender(LeaseExtenderConfig(interval=0.1))
     with extender.attach(message, heartbeat):
         for _ in range(20):
             time.sleep(0.05)
             heartbeat.beat()
-    assert message.lease.remaining() < 0
+    assert granted.remaining() < 0
     assert not extender.lost.is_set()
     assert message.ack("kept").late is False
 

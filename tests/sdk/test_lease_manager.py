@@ -409,8 +409,10 @@ def test_a_release_without_an_answer_may_be_repeated(service: ScriptedService) -
 
 
 def test_leases_that_nobody_released_are_forgotten_long_after_their_end(
-    manager: LeaseManager, client: Client, queue: str, monkeypatch: pytest.MonkeyPatch
+    client: Client, queue: str, worker_id: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(_lease_manager, "FEW", 1)
+    manager = LeaseManager(client, worker_id, queue=queue)
     client.send(queue, "abandoned")
     client.send(queue, "next")
     abandoned = acquire(manager, seconds=600)

@@ -397,7 +397,7 @@ def test_claims_that_fail_are_repeated(service: ScriptedService, caplog: pytest.
         running = Running(TaskRunner(client, "worker-1", lambda _body: None))
         assert running.ended()
     assert isinstance(running.error, NotFoundError)
-    assert len([each for each in caplog.messages if each.startswith("No lease could be acquired")]) == 2
+    assert len([each for each in caplog.messages if each.startswith("Acquiring a lease failed")]) == 2
 
 
 def test_it_runs_once(start: Start, queue: str) -> None:
