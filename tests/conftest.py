@@ -1,5 +1,6 @@
 """Fixtures: a Postgres for the run, databases, a shared server, and queues of one's own on it."""
 
+import os
 import signal
 import tempfile
 import uuid
@@ -15,7 +16,11 @@ from harness.server import Server
 
 
 def pytest_configure() -> None:
-    """Let what tests start hear the signals that a run in the background ignores: what is handled here is not ignored there."""
+    """Let what tests start hear the signals that a run in the background ignores: what is handled here is not ignored there.
+
+    And let it keep what it compiles: there are hundreds of processes, which would each compile all sources anew.
+    """
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)

@@ -15,6 +15,7 @@ from typing import Self
 import httpx
 
 from harness.api import Api
+from harness.forked import ForkedProcess
 
 START_TIMEOUT_S = 90.0
 _WRONG_CLOCK = Path(__file__).with_name("wrong_clock")
@@ -40,17 +41,22 @@ class Server:
         variables |= {f"LEASEBEAT_{name.upper()}": str(value) for name, value in settings.items()} | dict(environment or {})
         if wrong_clock_s:
             variables |= {"PYTHONPATH": str(_WRONG_CLOCK), "WRONG_CLOCK_S": str(wrong_clock_s)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "app", "serve", "--port", str(self.port)], env=variables, stdout=self._log, stderr=self._log
-        )
+        self.process = self._start(variables, forked=bool(database_url) and not wrong_clock_s and not environment)
 
     def wait_until_ready(self) -> Self:
         deadline = time.monotonic() + START_TIMEOUT_S
         while time.monotonic() < deadline and self.process.poll() is None:
             if self.ready:
                 return self
-            time.sleep(0.02)
+            time.sleep(0.05)
         raise AssertionError(f"the server did not become ready:\n{self.log}")
+
+    def _start(self, variables: dict[str, str], *, forked: bool) -> "ForkedProcess | subprocess.Popen[bytes]":
+        """Start the process, anew from its first import on if that may depend on the environment."""
+        arguments = ["serve", "--port", str(self.port)]
+        if forked:
+            return ForkedProcess(arguments, variables, self._log.fileno())
+        return subprocess.Popen([sys.executable, "-m", "app", *arguments], env=variables, stdout=self._log, stderr=self._log)
 
     @property
     def ready(self) -> bool:
