@@ -2,7 +2,8 @@
 
 import asyncio
 import multiprocessing
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Self, TypeVar
@@ -44,11 +45,24 @@ class Connection:
         self._writer.close()
 
 
+async def moments(rate: float, seconds: float) -> AsyncIterator[None]:
+    """Come so many times a second. Each time has its moment; whatever comes late makes none of the others late."""
+    started = time.monotonic()
+    for number in range(int(rate * seconds)):
+        await asyncio.sleep(started + number / rate - time.monotonic())
+        yield
+
+
 @contextmanager
 def processes(count: int) -> Iterator[ProcessPoolExecutor]:
     """Run client processes for the length of a block: what is submitted runs in one of them."""
     with ProcessPoolExecutor(count, multiprocessing.get_context("spawn")) as pool:
-        yield pool
+        try:
+            yield pool
+        except BaseException:
+            for client in multiprocessing.active_children():  # else the pool would wait for what they are at
+                client.terminate()
+            raise
 
 
 def in_a_process(work: Callable[..., ResultT], *arguments: Any, timeout: float) -> ResultT:

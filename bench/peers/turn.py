@@ -44,6 +44,10 @@ class Figure:
         return self.service + self.database
 
     @property
+    def with_driver(self) -> float:
+        return self.cpu + self.client
+
+    @property
     def jobs_per_cpu_second(self) -> float:
         return 1000 / self.cpu
 
