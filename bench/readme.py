@@ -23,7 +23,7 @@ def tables() -> str:
     """Lay out the kept results: each bar, and the peers of bar 4 by themselves."""
     results = saved()
     bars = [each for each in results if each["bar"] != _PEERS]
-    own = [(str(each["bar"]), each["name"], _shown(each["value"]), _target(each), "yes" if each["ok"] else "**no**") for each in bars]
+    own = [(str(each["bar"]), each["name"], _shown(each["value"]), held_to(each), "yes" if each["ok"] else "**no**") for each in bars]
     peers: dict[str, list[str]] = {}
     for each in results:
         if each["bar"] == _PEERS:
@@ -37,7 +37,7 @@ def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *lines))
 
 
-def _target(kept: Mapping[str, Any]) -> str:
+def held_to(kept: Mapping[str, Any]) -> str:
     """Say what a value is held to. Which way is not kept: it follows from what counts as reached."""
     value, target = kept["value"], kept["target"]
     if value is None:

@@ -20,10 +20,15 @@ def table(bars: Sequence[Bar]) -> str:
 
 def save(bars: Sequence[Bar]) -> None:
     """Keep the bars, in place of those of the same numbers that were found before."""
-    kept = [each for each in saved() if each["bar"] not in {bar.number for bar in bars}]
-    kept += [{"bar": bar.number, "name": _with_unit(bar), "value": _rounded(bar), "target": bar.target, "ok": bar.ok} for bar in bars]
-    kept.sort(key=lambda each: each["bar"])
-    _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in kept) + "\n]\n")
+    results = [each for each in saved() if each["bar"] not in {bar.number for bar in bars}]
+    results += map(kept, bars)
+    results.sort(key=lambda each: each["bar"])
+    _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in results) + "\n]\n")
+
+
+def kept(bar: Bar) -> dict[str, Any]:
+    """Return what is kept of a bar."""
+    return {"bar": bar.number, "name": _with_unit(bar), "value": _rounded(bar), "target": bar.target, "ok": bar.ok}
 
 
 def saved() -> list[dict[str, Any]]:
