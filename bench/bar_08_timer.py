@@ -17,7 +17,8 @@ from app.store.promote import PROMOTE
 from app.store.recheck import RECHECK
 from app.store.reclaim import RECLAIM
 from bench.bars import Bar, Scale, paced
-from bench.clients import Connection, in_a_process
+from bench.clients import in_a_process
+from bench.http import Connection
 from bench.service import QUEUE
 from bench.tables import rows, store
 from bench.world import cpu_seconds, serving, world

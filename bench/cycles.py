@@ -15,7 +15,7 @@ from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
 from app.store.pick import PICK_ANY
 from app.store.send import SEND
-from bench.clients import Connection
+from bench.http import Connection
 from bench.service import QUEUE
 
 BATCH = 100

@@ -6,7 +6,8 @@ import time
 
 import uvloop
 
-from bench.clients import Connection, moments
+from bench.clients import moments
+from bench.http import Connection
 
 _WAIT_S = 50
 _AT_ONCE = 100

@@ -9,7 +9,8 @@ from datetime import datetime
 
 import uvloop
 
-from bench.clients import Connection, moments
+from bench.clients import moments
+from bench.http import Connection
 
 _PATIENCE_S = 20
 """How long after the last message was sent all must have come back."""
