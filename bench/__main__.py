@@ -2,11 +2,14 @@
 
 import argparse
 import importlib
+import signal
 import time
 import traceback
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NoReturn
 
-from bench.bars import FULL, LONG, QUICK, Bar, Scale
+from bench.bars import FULL, LONG, QUICK, Bar, Scale, missing
 from bench.plots import plot_bars
 from bench.readme import write_tables
 from bench.results import save, saved, table
@@ -30,39 +33,84 @@ _LONG = {
     11: "bench.bar_11_flat",
 }
 _ALL = _SHORT | _LONG
+_MEASURING = 0.955
+"""The share of the time that is for measuring: what is cut short takes some to end."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """How much to measure, which bars, whether to keep what is found, and within how many minutes, if that is bounded."""
+
+    scale: Scale
+    numbers: Sequence[int]
+    keeps: bool
+    minutes: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """How long may be measured; 0 if that is not bounded."""
+        return self.minutes * 60 * _MEASURING if self.minutes else 0
+
+
+_NAMED = {
+    "quick": _Asked(QUICK, list(_SHORT), keeps=False, minutes=2),
+    "full": _Asked(FULL, list(_SHORT), keeps=True, minutes=15),
+    "long": _Asked(LONG, list(_LONG), keeps=True, minutes=60),
+}
+
+
+class _TimeOver(KeyboardInterrupt):
+    """The time is used up. What is under way ends as by Ctrl-C: nothing on the way takes it for a failure of its own."""
 
 
 def main() -> None:
-    scale, numbers, saves = _asked()
-    found: list[Bar] = []
-    for number in numbers:
-        started = time.monotonic()
-        found += _measure(number, scale)
-        print(f"bar {number} took {time.monotonic() - started:.0f} s", flush=True)
-    print(table(found))
-    if saves:
-        save(found)
+    asked = _asked()
+    found = _measure_all(asked)
+    bars = [bar for of_one in found.values() for bar in of_one]
+    left = [_not_measured(number, asked) for number in asked.numbers if number not in found]
+    print(table([*bars, *left]))
+    if asked.keeps:
+        save(bars)
         write_tables()
         plot_bars(saved())
 
 
-def _asked() -> tuple[Scale, list[int], bool]:
-    """Return how much to measure, which bars, and whether to keep what is found."""
+def _asked() -> _Asked:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("what", nargs="+", metavar="WHAT", help="quick, full, long, or numbers of bars, which are measured in full")
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--quick", action="store_true", help="measure the numbered bars as quick does")
     how.add_argument("--keep", action="store_true", help="keep what is found of the numbered bars, as full and long do")
     asked = parser.parse_args()
-    if asked.what == ["quick"]:
-        return QUICK, list(_SHORT), False
-    if asked.what == ["full"]:
-        return FULL, list(_SHORT), True
-    if asked.what == ["long"]:
-        return LONG, list(_LONG), True
+    if len(asked.what) == 1 and asked.what[0] in _NAMED:
+        return _NAMED[asked.what[0]]
     if unknown := [each for each in asked.what if not each.isdecimal() or int(each) not in _ALL]:
         parser.error(f"there is no bar {unknown[0]}")
-    return QUICK if asked.quick else FULL, [int(each) for each in asked.what], asked.keep
+    return _Asked(QUICK if asked.quick else FULL, [int(each) for each in asked.what], asked.keep)
+
+
+def _measure_all(asked: _Asked) -> dict[int, list[Bar]]:
+    """Measure one bar after another until all are done or the time is over, and return those that were finished, by number."""
+    found: dict[int, list[Bar]] = {}
+    signal.signal(signal.SIGALRM, _end)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, asked.seconds)
+        for number in asked.numbers:
+            started = time.monotonic()
+            found[number] = _measure(number, asked.scale)
+            print(f"bar {number} took {time.monotonic() - started:.0f} s", flush=True)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except _TimeOver:
+        print("the time is over", flush=True)
+    return found
+
+
+def _end(*_signal: object) -> NoReturn:
+    raise _TimeOver
+
+
+def _not_measured(number: int, asked: _Asked) -> Bar:
+    return missing(number, _ALL[number], 0, at_most=False, unit="", why=f"the {asked.minutes} minutes were used up before")
 
 
 def _measure(number: int, scale: Scale) -> list[Bar]:

@@ -24,9 +24,9 @@ def measure(scale: Scale) -> list[Bar]:
         verbs: dict[str, Prepare] = {"send": _sends, "claim": _claims, "ack": _acks}
         pairs: dict[str, list[tuple[float, float]]] = {verb: [] for verb in verbs}
         for _ in range(scale.rounds):
-            reference = empty_route(server, scale.seconds)
             for verb, prepare in verbs.items():
                 path, script = prepare(server, bench.folder / f"{verb}.lua", scale.seconds)
+                reference = empty_route(server, max(1, scale.seconds - 1))
                 before = _done(server, verb)
                 load = wrk(server.url + path, scale.seconds, script)
                 assert _done(server, verb) - before >= load.requests, f"not every {verb} did its work"

@@ -1,34 +1,47 @@
 """Bar 3: whole cycles with 100 messages per request, as a share of the same statements run straight on Postgres without HTTP.
 
-Both from one client process with the same number of callers.
+Both from the same client processes with the same number of callers.
 """
 
+from collections.abc import Callable
+from statistics import mean
+
 from harness.postgres import number
-from harness.server import Server
 
 from bench.bars import Bar, Scale, ratio
-from bench.clients import in_a_process
-from bench.cycles import on_postgres, over_http
+from bench.clients import processes
+from bench.cycles import Cycles, on_postgres, over_http
 from bench.service import QUEUE, fill
 from bench.world import serving, world
 
-CALLERS = 8
+_CLIENTS = 2
+_CALLERS = 4
+"""Of each client."""
 _AHEAD = 10_000
 """Messages that are ready throughout, so that no claim comes back with less than it asked for."""
 
 
 def measure(scale: Scale) -> list[Bar]:
-    with world() as bench, serving(url := bench.database()) as server:
+    with world() as bench, serving(url := bench.database()) as server, processes(_CLIENTS) as pool:
+
+        def drive(work: Callable[..., Cycles], *where: object) -> list[Cycles]:
+            clients = [pool.submit(work, *where, _CALLERS, scale.seconds) for _ in range(_CLIENTS)]
+            return [client.result(scale.seconds + 90) for client in clients]
+
         server.api.put_queue(QUEUE)
         fill(server, _AHEAD)
         queue_id = number(url, f"select id from queue where name = '{QUEUE}'")
-        pairs = [(_http(server, scale.seconds), _sql(url, queue_id, scale.seconds)) for _ in range(scale.rounds + 1)][1:]  # one warms up
-    return [ratio(3, "cycles of 100 / bare SQL", pairs, 0.50, note=f"{pairs[-1][0]:.0f} of {pairs[-1][1]:.0f} cycles/s in the last round")]
+        found = [(drive(over_http, server.url), drive(on_postgres, url, queue_id)) for _ in range(scale.rounds + 1)][1:]  # one warms up
+    http, sql = found[-1]
+    note = (
+        f"{_rate(http):.0f} of {_rate(sql):.0f} cycles/s in the last round; each client used {_busy(http):.0%} of a core, {_busy(sql):.0%}"
+    )
+    return [ratio(3, "cycles of 100 / bare SQL", [(_rate(ours), _rate(bare)) for ours, bare in found], 0.50, note=note)]
 
 
-def _http(server: Server, seconds: int) -> float:
-    return in_a_process(over_http, server.url, CALLERS, seconds, timeout=seconds + 90).rate
+def _rate(clients: list[Cycles]) -> float:
+    return sum(each.rate for each in clients)
 
 
-def _sql(url: str, queue_id: int, seconds: int) -> float:
-    return in_a_process(on_postgres, url, queue_id, CALLERS, seconds, timeout=seconds + 90).rate
+def _busy(clients: list[Cycles]) -> float:
+    return mean(each.cpu / each.seconds for each in clients)

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import httpx
 from harness.server import Server
 
-from bench.bar_01_beat import Beats
 from bench.bars import Bar, Scale, ratio
+from bench.beats import Beats
 from bench.world import serving, world
 
 _SCRAPE_S = 1.0

@@ -3,8 +3,8 @@
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median
 
-from bench.bar_01_beat import Beats
-from bench.bars import Bar, Scale
+from bench.bars import Bar, Scale, paced
+from bench.beats import Beats
 from bench.clients import processes
 from bench.latency import p99
 from bench.redelivery import run
@@ -25,9 +25,10 @@ def measure(scale: Scale) -> list[Bar]:
         beaten = beating.result()
         beats.check()
     after = [1000 * each for each in found.after]
-    note = f"{len(after)} leases ran out, median {median(after):.1f} ms; {beaten.rate:.0f} beats/s, p99 {1000 * beaten.p99:.1f} ms"
+    note = f"{len(after)} leases ran out, median {median(after):.1f} ms; beats' p99 {1000 * beaten.p99:.1f} ms"
+    late = Bar(7, "expiry to redelivery, p99", p99(after), 50, at_most=True, unit="ms", spread=(min(after), max(after)), note=note)
     return [
-        Bar(7, "expiry to redelivery, p99", p99(after), 50, at_most=True, unit="ms", spread=(min(after), max(after)), note=note),
+        paced(late, beaten.rate, _BEATS_PER_S),
         Bar(7, "lost", found.lost, 0, at_most=True, unit="messages"),
         Bar(7, "redelivered twice", found.twice, 0, at_most=True, unit="messages"),
     ]

@@ -6,8 +6,8 @@ from harness.operating import parked_on
 from harness.server import Server
 from harness.wait import until
 
-from bench.bar_01_beat import Beats
 from bench.bars import Bar, Scale, ratio
+from bench.beats import Beats
 from bench.clients import processes
 from bench.latency import p99
 from bench.parked import feed, park

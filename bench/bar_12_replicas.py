@@ -6,15 +6,14 @@ from concurrent.futures import ThreadPoolExecutor
 from harness.server import Server
 
 from bench.bars import Bar, Scale, ratio
+from bench.beats import Beats
 from bench.clients import processes
 from bench.cycles import over_http
-from bench.load import CONNECTIONS, posts_per_receipt, wrk
-from bench.service import QUEUE, fill, lease
+from bench.load import CONNECTIONS
+from bench.service import QUEUE, fill
 from bench.world import World, cpu_seconds, serving, world
 
 _CALLERS = 8
-_LEASES = 2000
-_BEATS = f"{QUEUE}-beats"
 
 Drive = Callable[[Sequence[Server], int], int]
 """Shares one load out among the servers for some seconds, and returns how much was done."""
@@ -22,7 +21,8 @@ Drive = Callable[[Sequence[Server], int], int]
 
 def measure(scale: Scale) -> list[Bar]:
     with world() as bench, serving(url := bench.database()) as first, serving(url) as second:
-        drives = {"beats": _beats(bench, first), "cycles": _cycles(first)}
+        beats = Beats(bench, first)
+        drives = {"beats": _beats(beats), "cycles": _cycles(first)}
         for drive in drives.values():
             drive([first, second], 1)  # warms up
         pairs: dict[str, list[tuple[float, float]]] = {what: [] for what in drives}
@@ -30,6 +30,7 @@ def measure(scale: Scale) -> list[Bar]:
             for what, drive in drives.items():
                 two = _cost(bench, [first, second], drive, scale.seconds)
                 pairs[what].append((two, _cost(bench, [first], drive, scale.seconds)))
+        beats.check(second)
     return [
         ratio(12, f"CPU per 1,000 {what}, two processes / one", each, 1.10, at_most=True, note="{:.3f} s / {:.3f} s".format(*each[-1]))
         for what, each in pairs.items()
@@ -47,14 +48,11 @@ def _cost(bench: World, servers: Sequence[Server], drive: Drive, seconds: int) -
     return (used() - before) / done * 1000
 
 
-def _beats(bench: World, server: Server) -> Drive:
-    server.api.put_queue(_BEATS, beat_interval=0)
-    script = posts_per_receipt(bench.folder / "beat.lua", lease(server, _LEASES, _BEATS))
-
+def _beats(beats: Beats) -> Drive:
     def drive(servers: Sequence[Server], seconds: int) -> int:
         share = CONNECTIONS // len(servers)
         with ThreadPoolExecutor() as pool:
-            return sum(pool.map(lambda each: wrk(f"{each.url}/beat", seconds, script, share).requests, servers))
+            return sum(pool.map(lambda each: beats.load(seconds, each, share).requests, servers))
 
     return drive
 

@@ -2,7 +2,7 @@
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,9 @@ FULL = Scale("full", rounds=5, seconds=3, size=1)
 LONG = Scale("long", rounds=5, seconds=4, size=1)
 
 
+_ENOUGH = 0.9
+
+
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One measured value. `value` None means that it could not be measured; then `note` says why."""
@@ -34,6 +37,11 @@ class Bar:
     note: str = ""
 
     @property
+    def held(self) -> bool:
+        """Whether it is held to its target: to be at least nothing is to be only shown."""
+        return self.at_most or self.target > 0
+
+    @property
     def ok(self) -> bool:
         if self.value is None:
             return False
@@ -44,6 +52,13 @@ def ratio(number: int, name: str, pairs: Sequence[tuple[float, float]], target: 
     """Make the bar of pairs of a value and its reference, one pair per round: the median of the rounds' ratios."""
     ratios = [value / reference for value, reference in pairs]
     return Bar(number, name, statistics.median(ratios), target, at_most, "ratio", (min(ratios), max(ratios)), note)
+
+
+def paced(bar: Bar, reached: float, asked: float) -> Bar:
+    """Note how many beats a second ran beside. If they were less than nine tenths of what was asked for, the bar counts as not measured."""
+    fell_short = reached < _ENOUGH * asked
+    note = f"{reached:.0f} of {asked:.0f} beats/s{', too few' if fell_short else ''}; {bar.note}"
+    return replace(bar, value=None if fell_short else bar.value, note=note)
 
 
 def missing(number: int, name: str, target: float, *, at_most: bool, unit: str, why: str) -> Bar:

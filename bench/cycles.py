@@ -8,25 +8,28 @@ from dataclasses import dataclass
 import asyncpg
 import uvloop
 
-from app.leases.floors import Floors
+from app.leases.floors import Floors, Taken
 from app.store.ack import ACK
 from app.store.beat import BEAT
 from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
 from app.store.pick import PICK_ANY
 from app.store.send import SEND
-from bench.clients import Connection
+from bench.http import Connection
 from bench.service import QUEUE
 
 BATCH = 100
+_LEVEL = ("", 0)
+"""Of all that is sent here: no fairness key, no priority."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """How many messages went all the way, in how many seconds, and how long each call for leases took."""
+    """How many messages went all the way, in how many seconds, what CPU that took this client, and how long each call for leases took."""
 
     done: int
     seconds: float
+    cpu: float
     claims: list[float]
 
     @property
@@ -46,10 +49,10 @@ def on_postgres(url: str, queue_id: int, callers: int, seconds: float) -> Cycles
 
 async def _many(callers: int, seconds: float, caller: Callable[[int, list[float]], Awaitable[int]]) -> Cycles:
     claims: list[float] = []
-    started = time.monotonic()
+    started, cpu = time.monotonic(), time.process_time()
     async with asyncio.timeout(seconds + 60):
         done = await asyncio.gather(*(caller(number, claims) for number in range(callers)))
-    return Cycles(sum(done), time.monotonic() - started, claims)
+    return Cycles(sum(done), time.monotonic() - started, time.process_time() - cpu, claims)
 
 
 async def _http_cycles(url: str, worker_id: str, seconds: float, claims: list[float]) -> int:
@@ -82,27 +85,19 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, c
         none = [None] * BATCH
         bodies = [str(number) for number in range(BATCH)]
         sent = (0, [queue_id], [queue_id] * BATCH, bodies, none, [0] * BATCH, [0.0] * BATCH, [""] * BATCH, none, none, none)
-        wanted: tuple[object, ...] = (
-            0,
-            queue_id,
-            "",
-            0,
-            False,
-            [],
-            [worker_id] * BATCH,
-            *Floors().stretches(),
-            none,
-            none,
-            none,
-            list(range(BATCH)),
-        )
+        wanted: tuple[object, ...] = (0, queue_id, "", 0, False, [], [worker_id] * BATCH)
+        floors = Floors()  # as the service's claims have them: else these would walk what those skip
         done = 0
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             await send.fetch(*sent)
             asked = time.monotonic()
-            leases = [(row["id"], row["generation"]) for row in await claim.fetch(*wanted) if row["id"] is not None]
+            granted = await claim.fetch(*wanted, *floors.stretches(), none, none, none, list(range(BATCH)))
             claims.append(time.monotonic() - asked)
+            leases = [(row["id"], row["generation"]) for row in granted if row["id"] is not None]
+            if not leases:
+                continue
+            floors.took([Taken(_LEVEL, len(leases), leases[-1][0])])
             ids, generations = [message_id for message_id, _ in leases], [generation for _, generation in leases]
             empty = [None] * len(leases)
             beaten = await beat.fetch(0, ids, generations, empty, empty)

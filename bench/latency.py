@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import uvloop
 
-from bench.clients import Connection
+from bench.http import Connection
 from bench.service import QUEUE
 
 _BATCH = 10

@@ -6,7 +6,8 @@ import time
 
 import uvloop
 
-from bench.clients import Connection
+from bench.clients import moments
+from bench.http import Connection
 
 _WAIT_S = 50
 _AT_ONCE = 100
@@ -54,10 +55,8 @@ async def _park(url: str, queue: str, name: str, count: int, seconds: float) -> 
 async def _feed(url: str, queue: str, rate: float, seconds: float) -> int:
     connection = await Connection.open(url)
     sent = 0
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
+    async for _ in moments(rate, seconds):
         await connection.post(f"/queues/{queue}/messages", {"messages": [{"body": time.monotonic()}]})
         sent += 1
-        await asyncio.sleep(1 / rate)
     connection.close()
     return sent

@@ -4,7 +4,7 @@ import subprocess
 import threading
 
 from bench import ROOT
-from bench.bar_01_beat import Beats
+from bench.beats import Beats
 from bench.world import serving, world
 
 _TOOL = ROOT / ".bench" / "tools" / "bin" / "py-spy"

@@ -1,7 +1,8 @@
 """The tables under "Speed" in the README, written from the results that are kept."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from bench import ROOT
 from bench.results import saved
@@ -22,19 +23,26 @@ def tables() -> str:
     """Lay out the kept results: each bar, and the peers of bar 4 by themselves."""
     results = saved()
     bars = [each for each in results if each["bar"] != _PEERS]
-    own = [
-        (str(each["bar"]), each["name"], _shown(each["value"]), f"{each['target']:g}", "yes" if each["ok"] else "**no**") for each in bars
-    ]
+    own = [(str(each["bar"]), each["name"], _shown(each["value"]), held_to(each), "yes" if each["ok"] else "**no**") for each in bars]
     peers: dict[str, list[str]] = {}
     for each in results:
         if each["bar"] == _PEERS:
-            peers.setdefault(each["name"].split(",")[0], []).append(_shown(each["value"]))
+            name = each["name"].split(",")[0] + ("" if each["target"] else " (no bar)")
+            peers.setdefault(name, []).append(_shown(each["value"]))
     beside = [(name, *values, *[""] * (len(_PEERS_HEAD) - 1 - len(values))) for name, values in peers.items()]
     return _table(_BARS_HEAD, own) + "\n" + _table(_PEERS_HEAD, beside)
 
 
 def _table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cells)} |\n" for cells in (head, ["---"] * len(head), *lines))
+
+
+def held_to(kept: Mapping[str, Any]) -> str:
+    """Say what a value is held to. Which way is not kept: it follows from what counts as reached."""
+    value, target = kept["value"], kept["target"]
+    if value is None:
+        return f"{target:g}"
+    return f"{'≤' if (value <= target) == kept['ok'] else '≥'} {target:g}"
 
 
 def _shown(value: float | None) -> str:

@@ -9,7 +9,8 @@ from datetime import datetime
 
 import uvloop
 
-from bench.clients import Connection
+from bench.clients import moments
+from bench.http import Connection
 
 _PATIENCE_S = 20
 """How long after the last message was sent all must have come back."""
@@ -66,11 +67,9 @@ async def _run(url: str, queue: str, rate: float, seconds: float, parked: int) -
 
     async def send_all() -> None:
         connection = await Connection.open(url)
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
+        async for _ in moments(rate, seconds):
             await connection.post(f"/queues/{queue}/messages", {"messages": [{"body": 0}]})
             found.sent += 1
-            await asyncio.sleep(1 / rate)
         last = time.monotonic() + _PATIENCE_S
         while len(found.times) < found.sent and time.monotonic() < last:  # noqa: ASYNC110 - a last look suffices
             await asyncio.sleep(0.05)

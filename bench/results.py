@@ -20,10 +20,15 @@ def table(bars: Sequence[Bar]) -> str:
 
 def save(bars: Sequence[Bar]) -> None:
     """Keep the bars, in place of those of the same numbers that were found before."""
-    kept = [each for each in saved() if each["bar"] not in {bar.number for bar in bars}]
-    kept += [{"bar": bar.number, "name": _with_unit(bar), "value": _rounded(bar.value), "target": bar.target, "ok": bar.ok} for bar in bars]
-    kept.sort(key=lambda each: each["bar"])
-    _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in kept) + "\n]\n")
+    results = [each for each in saved() if each["bar"] not in {bar.number for bar in bars}]
+    results += map(kept, bars)
+    results.sort(key=lambda each: each["bar"])
+    _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in results) + "\n]\n")
+
+
+def kept(bar: Bar) -> dict[str, Any]:
+    """Return what is kept of a bar."""
+    return {"bar": bar.number, "name": _with_unit(bar), "value": _rounded(bar), "target": bar.target, "ok": bar.ok}
 
 
 def saved() -> list[dict[str, Any]]:
@@ -38,13 +43,17 @@ def _with_unit(bar: Bar) -> str:
 
 def _line(bar: Bar) -> tuple[str, ...]:
     low, high = map(_shown, bar.spread) if bar.spread else ("", "")
-    target = f"{'at most' if bar.at_most else 'at least'} {_shown(bar.target)} {bar.unit}"
-    return (str(bar.number), bar.name, _shown(bar.value), low, high, target, "yes" if bar.ok else "NO", bar.note)
+    target = f"{'at most' if bar.at_most else 'at least'} {_shown(bar.target)} {bar.unit}" if bar.held else "none"
+    return (str(bar.number), bar.name, _shown(bar.value), low, high, target, "NO" if not bar.ok else "yes" if bar.held else "", bar.note)
 
 
 def _shown(number: float | None) -> str:
     return "missing" if number is None else f"{number:.4g}" if abs(number) < 1000 else f"{number:.0f}"
 
 
-def _rounded(number: float | None) -> float | None:
-    return None if number is None else float(f"{number:.4g}")
+def _rounded(bar: Bar) -> float | None:
+    """Round a value, but not to its target: which side of that is reached tells which way it is meant."""
+    if bar.value is None:
+        return None
+    rounded = float(f"{bar.value:.4g}")
+    return bar.value if rounded == bar.target else rounded

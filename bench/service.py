@@ -5,6 +5,7 @@ from harness.server import Server
 
 _BATCH = 1000
 QUEUE = "bench"
+LEASE_S = 3600
 
 
 def fill(server: Server, messages: int, queue: str = QUEUE) -> None:
@@ -14,11 +15,11 @@ def fill(server: Server, messages: int, queue: str = QUEUE) -> None:
 
 
 def lease(server: Server, leases: int, queue: str = QUEUE) -> list[str]:
-    """Send and claim messages, and return the receipts of their leases, which live for an hour."""
+    """Send and claim messages, and return the receipts of their leases, which last `LEASE_S`."""
     receipts: list[str] = []
     while len(receipts) < leases:
         server.api.send(queue, *range(_BATCH))
-        receipts += [each["receipt"] for each in server.api.claim(queue, max_messages=_BATCH, visibility_timeout=3600)]
+        receipts += [each["receipt"] for each in server.api.claim(queue, max_messages=_BATCH, visibility_timeout=LEASE_S)]
     return receipts
 
 

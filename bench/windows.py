@@ -13,7 +13,13 @@ from bench.tables import rows
 from bench.world import memory_bytes
 
 _CALLERS = 8
-_SIZES = "select relname, pg_relation_size(oid) from pg_class where relname in ('lease', 'lease_pkey', 'lease_due', 'message_ready')"
+_SIZES = """
+select relname as name, pg_relation_size(oid) as bytes
+from pg_class
+where relname in ('lease', 'message_ready') or oid in (select indexrelid from pg_index where indrelid = 'lease'::regclass)
+union all
+select 'recheck and its indexes', pg_total_relation_size('recheck')
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +37,7 @@ def watch(server: Server, database_url: str, seconds: float, count: int) -> Iter
     with processes(1) as pool:
         for _ in range(count):
             cycles = pool.submit(over_http, server.url, _CALLERS, seconds).result(seconds + 120)
-            sizes = {row["relname"]: row["pg_relation_size"] for row in rows(database_url, _SIZES)}
+            sizes = {row["name"]: row["bytes"] for row in rows(database_url, _SIZES)}
             yield Window(cycles.rate, p99(cycles.claims), memory_bytes(server.process.pid), sizes)
 
 

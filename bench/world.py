@@ -4,7 +4,7 @@ import itertools
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,10 @@ def world(*options: str) -> Iterator[World]:
 @contextmanager
 def serving(database_url: str, *, environment: dict[str, str] | None = None, **settings: Any) -> Iterator[Server]:
     """Run one `leasebeat-server` for the length of a block."""
-    with Server(database_url, environment=environment, **settings) as server:
-        yield server
+    with ExitStack() as stack:
+        server = Server(database_url, environment=environment, **settings)
+        stack.push(server)  # which ends it also if waiting for it is cut short
+        yield server.wait_until_ready()
         server.stop()
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import os
 import queue
 import subprocess
 import tempfile
@@ -10,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bench import ROOT
 from bench.peers import install
 from bench.world import cpu_seconds
 
@@ -44,6 +46,10 @@ class Figure:
         return self.service + self.database
 
     @property
+    def with_driver(self) -> float:
+        return self.cpu + self.client
+
+    @property
     def jobs_per_cpu_second(self) -> float:
         return 1000 / self.cpu
 
@@ -54,7 +60,13 @@ class Client:
     def __init__(self, command: Sequence[str]) -> None:
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the client has ended
         self.process = subprocess.Popen(
-            command, cwd=install.HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True
+            command,
+            cwd=install.HERE,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},  # for `bench.http`
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
         )
         self._answers: queue.Queue[str] = queue.Queue()
         threading.Thread(target=self._listen, daemon=True).start()

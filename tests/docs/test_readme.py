@@ -14,7 +14,9 @@ from harness.server import Server
 from harness.wait import until
 
 from app.settings import Settings
-from bench.readme import tables
+from bench.bars import Bar
+from bench.readme import held_to, tables
+from bench.results import kept
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -109,3 +111,9 @@ def test_every_setting_is_in_the_readme() -> None:
 
 def test_the_figures_of_speed_are_those_that_are_kept() -> None:
     assert f"<!-- results -->\n{tables()}<!-- end of results -->" in README
+
+
+@pytest.mark.parametrize("value", [0.5, 1.09996, 1.10004, 2])
+@pytest.mark.parametrize(("at_most", "shown"), [(True, "≤ 1.1"), (False, "≥ 1.1")])
+def test_a_target_of_speed_says_which_way_it_is_meant(value: float, at_most: bool, shown: str) -> None:
+    assert held_to(kept(Bar(12, "of two", value, 1.1, at_most, unit="ratio"))) == shown

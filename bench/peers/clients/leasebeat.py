@@ -6,10 +6,9 @@ from functools import cache
 
 import orjson
 
-from .http import Connections, post
-from .turns import Queue, serve
+from bench.http import JSON, Connections, post
 
-_JSON = "Content-Type: application/json"
+from .turns import Queue, serve
 
 
 class Leasebeat(Queue[str]):
@@ -24,22 +23,22 @@ class Leasebeat(Queue[str]):
         return [lease["receipt"] for lease in orjson.loads(answer)["leases"]]
 
     async def keep(self, taken: Sequence[str]) -> None:
-        answer = await self._calls.call(post("/beat", _leases(taken), _JSON))
+        answer = await self._calls.call(post("/beat", _leases(taken), JSON))
         assert answer.count(b'"extended"') == len(taken), answer
 
     async def finish(self, taken: Sequence[str]) -> None:
-        answer = await self._calls.call(post("/ack", _leases(taken), _JSON))
+        answer = await self._calls.call(post("/ack", _leases(taken), JSON))
         assert answer.count(b'"acked"') == len(taken), answer
 
 
 @cache
 def _send(size: int) -> bytes:
-    return post("/queues/bench/messages", orjson.dumps({"messages": [{"body": {"n": 1}}] * size}), _JSON)
+    return post("/queues/bench/messages", orjson.dumps({"messages": [{"body": {"n": 1}}] * size}), JSON)
 
 
 @cache
 def _claim(size: int) -> bytes:
-    return post("/queues/bench/leases", orjson.dumps({"worker_id": "bench", "max_messages": size}), _JSON)
+    return post("/queues/bench/leases", orjson.dumps({"worker_id": "bench", "max_messages": size}), JSON)
 
 
 def _leases(receipts: Sequence[str]) -> bytes:

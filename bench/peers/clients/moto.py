@@ -6,7 +6,8 @@ from typing import Any
 
 import orjson
 
-from .http import Connections, post
+from bench.http import Connections, post
+
 from .turns import Queue, serve
 
 _MOST = 10
