@@ -44,7 +44,7 @@ bench: $(DEV_READY) $(BENCH_READY) ## How fast it is, beside its references and 
 	$(BIN)/python -m bench full
 
 .PHONY: bench-quick
-bench-quick: $(DEV_READY) $(BENCH_READY) ## The same in 2 minutes, roughly
+bench-quick: $(DEV_READY) $(BENCH_READY) ## The same in one short round each (2 minutes)
 	$(BIN)/python -m bench quick
 
 .PHONY: bench-long
