@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from fastapi.telemetry import TelemetryConfig
-from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.metrics import CallbackOptions, Observation
 from opentelemetry.sdk.metrics import MeterProvider
@@ -49,6 +47,9 @@ class Telemetry:
         self.registry = CollectorRegistry()
         readers: list[MetricReader] = [PrometheusMetricReader(registry=self.registry)]
         if _asked_for("METRICS"):
+            # Not imported at every start: it takes Protobuf and an HTTP client along, and few ask for it.
+            from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter  # noqa: PLC0415 - see above
+
             readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
         resource = Resource.create({"service.name": os.environ.get("OTEL_SERVICE_NAME", _NAME)})
         lag = View(instrument_name="leasebeat.reclaim.lag", aggregation=ExplicitBucketHistogramAggregation(_LAG_BUCKETS_S))
@@ -56,6 +57,8 @@ class Telemetry:
         self._trace_ids = TraceIds()
         self.traces = TracerProvider(resource=resource, id_generator=self._trace_ids) if _asked_for("TRACES") else None
         if self.traces:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415 - the same
+
             self.traces.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
 
     def traced(self, hot: ASGIApp) -> ASGIApp:

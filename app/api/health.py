@@ -10,7 +10,7 @@ from prometheus_client import exposition
 from app.api import schemas
 from app.api.service import service_of
 from app.store.faults import UnavailableError
-from app.store.migrations import is_behind
+from app.store.revision import is_behind
 
 router = APIRouter(tags=["platform"])
 

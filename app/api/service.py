@@ -15,9 +15,9 @@ from app.errors import queue_not_found
 from app.leases.receipts import LeaseName, Receipts
 from app.store.database import Database, fetch
 from app.store.faults import UnavailableError
-from app.store.migrations import revision_of
 from app.store.queues import QueueRef
 from app.store.recovery import RecoveryStats
+from app.store.revision import revision_of
 from app.store.store import Store
 
 _RECEIPT_KEY = """

@@ -1,22 +1,17 @@
-"""Bring the database's schema to this version's, and tell whether it is there."""
+"""Bring the database's schema to this version's."""
 
 import asyncio
-from functools import cache
 from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
 
-from app.store.database import Pool, fetch, open_engine
+from app.store.database import open_engine
 
 _ADVISORY_LOCK = 0x1EA5EBEA7
 _TAKE_TURN = text("select pg_try_advisory_xact_lock(:key)")
 _RETRY_S = 0.1
-
-_IS_MIGRATED = "select to_regclass('alembic_version') as there"
-_REVISION = "select version_num from alembic_version"
 
 
 def configuration(folder: Path) -> Config:
@@ -24,34 +19,6 @@ def configuration(folder: Path) -> Config:
     config.set_main_option("script_location", str(folder))
     config.set_main_option("path_separator", "os")
     return config
-
-
-@cache
-def _older_revisions(folder: Path) -> frozenset[str | None]:
-    script = ScriptDirectory.from_config(configuration(folder))
-    return frozenset({None, *(each.revision for each in script.walk_revisions())} - {script.get_current_head()})
-
-
-def is_behind(revision: str | None, folder: Path) -> bool:
-    """Tell whether a database at this revision lacks a migration of this version.
-
-    A revision that this version does not know is a later one's: while an upgrade rolls out, or after it was rolled back, the old
-    version serves on the new schema, which every migration allows for.
-    """
-    return revision in _older_revisions(folder)
-
-
-async def revision_of(pool: Pool) -> str | None:
-    """Return the revision that the database is at, or None if it was never migrated.
-
-    Raises:
-        UnavailableError: Postgres did not answer.
-
-    """
-    if (await fetch(pool, _IS_MIGRATED))[0]["there"] is None:
-        return None
-    rows = await fetch(pool, _REVISION)
-    return rows[0]["version_num"] if rows else None
 
 
 def migrate(database_url: str, folder: Path) -> None:

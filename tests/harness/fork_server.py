@@ -4,6 +4,7 @@ For each of them its standard input, a socket, brings two descriptors: a socket 
 forks the server with the arguments and the environment that it reads from that socket, and tells its process id and then its status.
 """
 
+import contextlib
 import gc
 import json
 import os
@@ -11,6 +12,8 @@ import signal
 import socket
 import struct
 import sys
+import threading
+from typing import NoReturn
 
 NUMBER = struct.Struct("!q")
 
@@ -44,15 +47,29 @@ def _fork_server(starter: int, output: int) -> None:
     with socket.socket(fileno=starter) as told, told.makefile() as lines:
         arguments, environment = json.loads(lines.readline())
         if pid := os.fork():
-            told.sendall(NUMBER.pack(pid))
-            told.sendall(NUMBER.pack(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])))
-            os._exit(0)
+            _keep(pid, told)
     sys.argv[1:] = arguments
     os.environ.clear()
     os.environ.update(environment)
     for stream in (sys.stdout, sys.stderr):
         os.dup2(output, stream.fileno())
     os.close(output)
+
+
+def _keep(pid: int, told: socket.socket) -> NoReturn:
+    told.sendall(NUMBER.pack(pid))
+    threading.Thread(target=_end_with_starter, args=(pid, told), daemon=True).start()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    with contextlib.suppress(BrokenPipeError):
+        told.sendall(NUMBER.pack(status))
+    os._exit(0)
+
+
+def _end_with_starter(pid: int, told: socket.socket) -> None:
+    """Let no server outlive tests that were killed. They send nothing, so this returns when they are gone."""
+    with contextlib.suppress(OSError):  # the server has just ended, and so does the keeper
+        told.recv(1)
+        os.kill(pid, signal.SIGKILL)
 
 
 if __name__ == "__main__":

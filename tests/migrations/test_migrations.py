@@ -9,10 +9,12 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from alembic.script import ScriptDirectory
 from harness.postgres import MIGRATIONS, Databases, execute
 from migrations.check import MigrationError, check, lint
 
-from app.store.migrations import migrate
+from app.store.migrations import configuration, migrate
+from app.store.revision import is_behind
 
 MIGRATION = """
 from alembic import op
@@ -90,6 +92,14 @@ def test_migrating_again_changes_nothing(empty_database: str) -> None:
     secret = ask(empty_database, "select value from secret")
     migrate(empty_database, MIGRATIONS)
     assert ask(empty_database, "select value from secret") == secret
+
+
+def test_the_service_knows_the_order_of_revisions_as_alembic_does() -> None:
+    head, *older = (each.revision for each in ScriptDirectory.from_config(configuration(MIGRATIONS)).walk_revisions())
+    assert not is_behind(head, MIGRATIONS)
+    assert older
+    assert all(is_behind(each, MIGRATIONS) for each in (*older, None))
+    assert not is_behind("later", MIGRATIONS)
 
 
 def test_two_databases_have_different_secrets(empty_database: str, database_url: str) -> None:
