@@ -14,6 +14,8 @@ import anyio
 import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.holding import holding as held_row
+from harness.holding import until_somebody_waits
 from harness.metrics import value
 from harness.postgres import Databases
 from harness.server import Server
@@ -153,6 +155,32 @@ async def test_a_lease_starts_when_it_is_granted_not_when_it_was_asked_for(
             assert datetime.fromisoformat(lease["expires_at"]) >= sent_at + timedelta(seconds=20)
             assert lease["expires_in"] == pytest.approx(20)
             assert api.beat(lease["receipt"])[0]["status"] == "extended"
+
+
+@pytest.mark.scar(18)
+@pytest.mark.rule(1, 9, 14)
+@pytest.mark.parametrize("limits", [{}, {"max_in_flight": 5}], ids=["without a limit", "with a limit"])
+async def test_a_lease_that_was_granted_after_a_wait_for_its_queue_starts_after_that(
+    api: Api, queue: str, shared_database: str, sql: Connection, limits: dict[str, int]
+) -> None:
+    """As of a replica that froze with the queue in hand: whatever it lasts, the wait takes nothing from the lease."""
+    api.put_queue(queue, **limits)
+    (message_id,) = api.send(queue, "work")
+    async with held_row(shared_database, "select from queue where name = $1 for no key update", queue) as holder:
+        with ThreadPoolExecutor(1) as pool:
+            claiming = pool.submit(api.claim_one, queue, visibility_timeout=20)
+            await until_somebody_waits(holder)
+            let_go_at = await sql.fetchval("select clock_timestamp()")
+            await holder.execute("commit")
+            lease = claiming.result()
+    stored = await sql.fetchrow(
+        "select granted_at, started_at, expires_at, check_at, deadline from lease join message on id = message_id where id = $1",
+        int(message_id),
+    )
+    assert stored["granted_at"] == stored["started_at"] >= let_go_at
+    assert stored["expires_at"] == stored["check_at"] == stored["granted_at"] + timedelta(seconds=20)
+    assert stored["deadline"] == stored["granted_at"] + timedelta(hours=12)
+    assert (lease["expires_in"], lease["deadline_in"]) == (20, 12 * 3600)
 
 
 @pytest.mark.scar(19)
