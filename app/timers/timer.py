@@ -76,13 +76,14 @@ class Timer:
         stats = RecoveryStats()
         began = time.monotonic()
         try:
-            handled = await self._drain([self._kinds_of_work(shard, window, stats) for shard, window in windows.items()], stats)
+            works = [work for shard, window in windows.items() for work in self._works_of(shard, window, stats)]
+            handled = await self._drain(works, stats)
         finally:
             stats.scan_duration_ms = (time.monotonic() - began) * 1000
             self._store.recovery.note(stats)
         return stats, handled
 
-    def _kinds_of_work(self, shard: int, window: "_Window", stats: RecoveryStats) -> "list[_Work]":
+    def _works_of(self, shard: int, window: "_Window", stats: RecoveryStats) -> "list[_Work]":
         store, pool, aside = self._store, self._pool, self._aside
         window.open()
 
@@ -117,20 +118,16 @@ class Timer:
         self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
 
-    async def _drain(self, shards: "list[list[_Work]]", stats: RecoveryStats) -> int:
+    async def _drain(self, works: "list[_Work]", stats: RecoveryStats) -> int:
         """Run a batch of each kind of work by turns, until none of them comes back full, and return how many rows they handled.
 
         So a backlog of one kind, or of one shard, keeps no other waiting for longer than a batch takes (design rule 8).
         """
-        handled = 0
-        while shards:
-            busy = []
-            for kinds in shards:
-                done = [await self._batch(work, stats) for work in kinds]
-                handled += sum(rows for rows, _ in done)
-                if any(more for _, more in done):
-                    busy.append(kinds)
-            shards = busy
+        handled, more = 0, True
+        while more:
+            done = [await self._batch(work, stats) for work in works]
+            handled += sum(rows for rows, _ in done)
+            more = any(full for _, full in done)
         return handled
 
     async def _batch(self, work: "_Work", stats: RecoveryStats) -> tuple[int, bool]:
