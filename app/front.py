@@ -14,26 +14,23 @@ from app.api.hot import HotRoute
 from app.middleware import RequestIds
 from app.telemetry import Telemetry
 
-_HOT = frozenset({"/beat", "/ack", "/nack", "/release", "/queues/{queue}/messages", "/queues/{queue}/leases"})
-"""What workers and senders call all the time, by POST."""
-
 
 class Front:
     """The application as it is served."""
 
     def __init__(self, app: FastAPI, telemetry: Telemetry) -> None:
         self.app = app
-        hot = [route for route in app.routes if isinstance(route, HotRoute) and route.path in _HOT and route.methods == {"POST"}]
+        hot = [route for route in app.routes if isinstance(route, HotRoute)]
         self._fixed = {route.path: route for route in hot if not route.param_convertors}
         self._by_end = {_end(route.path): route for route in hot if route.param_convertors}
         self._hot: ASGIApp = RequestIds(telemetry.traced(ExceptionMiddleware(_serve, app.exception_handlers)))
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        if scope["type"] == "http" and scope["method"] == "POST" and self._finds(scope):
+        if scope["type"] == "http" and scope["method"] == "POST" and self.finds(scope):
             return self._hot(scope, receive, send)
         return self.app(scope, receive, send)
 
-    def _finds(self, scope: Scope) -> bool:
+    def finds(self, scope: Scope) -> bool:
         """Find the hot route of a call, and note what a router notes."""
         path = scope["path"]
         route = self._fixed.get(path) or self._by_end.get(_end(path))

@@ -6,7 +6,7 @@ import orjson
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import schemas
-from app.api.hot import hot_router, json_response
+from app.api.hot import body_router, hot_router, json_response
 from app.api.idempotency import IDEMPOTENCY_KEY, request_key
 from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number, is_id
 from app.api.rows import checkpoint_view, message_view, page
@@ -18,6 +18,7 @@ from app.store.models import STATUSES
 from app.store.sending import NewMessage, NotSent
 
 hot = hot_router("messages")
+bodies = body_router("messages")
 router = APIRouter(tags=["messages"])
 
 _TRIES = 10
@@ -54,7 +55,7 @@ async def send_messages(queue: QueuePath, body: schemas.SendRequest, request: Re
     return json_response({"messages": answer}, 201)
 
 
-@hot.post(
+@bodies.post(
     "/messages/{message_id}/cancel",
     response_model=schemas.Message,
     summary="Cancel a message",

@@ -47,7 +47,7 @@ def refuse_parameters(request: Request, but: Collection[str] = ()) -> None:
 
 
 def is_id(text: str) -> bool:
-    """Tell whether a hot route's path, which nobody has validated, may name a message."""
+    """Tell whether the path of a route that takes a body, which nobody has validated, may name a message."""
     return text.isascii() and text.isdecimal() and len(text) <= _MAX_ID_DIGITS
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request, Response
 
 from app.api import fields, schemas
-from app.api.hot import hot_router, json_response
+from app.api.hot import body_router, json_response
 from app.api.params import PageLimit, QueuePath
 from app.api.presence import unless_gone
 from app.api.queue_config import broken_rule, columns_of, queue_view
@@ -13,11 +13,11 @@ from app.api.service import service_of
 from app.errors import ProblemError, documented, invalid_request, queue_not_found
 from app.store.queues import DEFAULT_QUEUE, QueueInUseError, QueueNotEmptyError, UnfitDeadLetterQueueError
 
-hot = hot_router("queues")
+bodies = body_router("queues")
 router = APIRouter(tags=["queues"])
 
 
-@hot.put(
+@bodies.put(
     "/queues/{queue}",
     response_model=schemas.Queue,
     summary="Create or reconfigure a queue",
@@ -89,7 +89,7 @@ async def delete_queue(
         raise queue_not_found(queue)
 
 
-@hot.post(
+@bodies.post(
     "/queues/{queue}/pause", response_model=schemas.Queue, summary="Pause a queue", responses=documented(403, 404, 413, 415, 422, 503)
 )
 async def pause_queue(queue: QueuePath, body: schemas.Nothing, request: Request) -> Response:  # noqa: ARG001 - see `Nothing`
@@ -97,7 +97,7 @@ async def pause_queue(queue: QueuePath, body: schemas.Nothing, request: Request)
     return await _set_paused(request, queue, paused=True)
 
 
-@hot.post(
+@bodies.post(
     "/queues/{queue}/resume", response_model=schemas.Queue, summary="Resume a queue", responses=documented(403, 404, 413, 415, 422, 503)
 )
 async def resume_queue(queue: QueuePath, body: schemas.Nothing, request: Request) -> Response:  # noqa: ARG001 - see `Nothing`
@@ -105,7 +105,7 @@ async def resume_queue(queue: QueuePath, body: schemas.Nothing, request: Request
     return await _set_paused(request, queue, paused=False)
 
 
-@hot.post(
+@bodies.post(
     "/queues/{queue}/purge",
     response_model=schemas.PurgeResponse,
     summary="Purge a queue",
@@ -119,7 +119,7 @@ async def purge_queue(queue: QueuePath, body: schemas.PurgeRequest, request: Req
     return Response(status_code=204) if done is None else json_response({"purged": done.messages, "more": done.more})
 
 
-@hot.post(
+@bodies.post(
     "/queues/{queue}/redrive",
     response_model=schemas.RedriveResponse,
     summary="Redrive a queue",

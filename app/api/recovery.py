@@ -8,15 +8,15 @@ import orjson
 from fastapi import APIRouter, Request, Response
 
 from app.api import schemas
-from app.api.hot import hot_router, json_response
+from app.api.hot import body_router, json_response
 from app.api.service import service_of
 from app.errors import documented
 
-hot = hot_router("recovery")
+bodies = body_router("recovery")
 router = APIRouter(tags=["recovery"])
 
 
-@hot.post("/recovery/sweep", response_model=schemas.RecoveryStats, summary="Sweep now", responses=documented(403, 413, 415, 422, 503))
+@bodies.post("/recovery/sweep", response_model=schemas.RecoveryStats, summary="Sweep now", responses=documented(403, 413, 415, 422, 503))
 async def sweep(body: schemas.Nothing, request: Request) -> Response:  # noqa: ARG001 - see `Nothing`
     """Reclaim every lease that has run out and trim the histories, at once. The service does the same by itself all the time."""
     return json_response(asdict(await service_of(request).sweep()))

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from starlette.convertors import PathConvertor, register_url_convertor
 
 from app.api import schemas
-from app.api.hot import hot_router, json_response
+from app.api.hot import body_router, json_response
 from app.api.params import PageLimit, WorkerCursor, WorkerPath
 from app.api.rows import active_lease_view, page, worker_view
 from app.api.service import Service, service_of
@@ -24,7 +24,7 @@ class _WorkerConvertor(PathConvertor):
 
 register_url_convertor("worker", _WorkerConvertor())
 
-hot = hot_router("workers")
+bodies = body_router("workers")
 router = APIRouter(tags=["workers"])
 
 
@@ -51,7 +51,7 @@ async def get_worker(worker_id: WorkerPath, request: Request) -> Response:
     return json_response(worker_view(row, held) | {"leases": [active_lease_view(lease) for lease in leases]})
 
 
-@hot.post(
+@bodies.post(
     "/workers/{worker_id:worker}/drain",
     response_model=schemas.Worker,
     summary="Drain a worker",

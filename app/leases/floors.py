@@ -77,6 +77,11 @@ class Floors:
             if floor > below:
                 self._floors[level] = below
 
+    def leave(self) -> None:
+        """Let the next claim begin at the front again, once: from the first that is taken at these levels on, they have floors again."""
+        self._taken |= dict.fromkeys(self._floors, _WORTH_A_FLOOR)
+        self._floors.clear()
+
     def columns(self) -> list[list[Any]]:
         """Return the floors as columns: fairness keys, ranks, message ids."""
         floors = [(*level, floor) for level, floor in self._floors.items()]

@@ -27,11 +27,15 @@ open_queue as materialized (
     where id = $2 and not paused and (max_in_flight is null or $5::bool) and exists (select from picked)
     for share
 ),
+granting as materialized (
+    -- The moment that the leases begin: now that the queue is locked, for which this may have waited longer than they last.
+    select clock_timestamp() as began from open_queue
+),
 started as (
     update message
-    set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = now()
+    set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = (select began from granting)
     from picked
-    where message.shard = picked.shard and message.id = picked.id and exists (select from open_queue)
+    where message.shard = picked.shard and message.id = picked.id and exists (select from granting)
     returning message.*, picked.nth
 ),
 slotted as (
@@ -45,10 +49,10 @@ slotted as (
 termed as (
     select
         slotted.*,
-        now() + make_interval(secs => least(
+        started_at + make_interval(secs => least(
             ({confirm_within}::float8[])[slot], coalesce(({visibility_timeout}::float8[])[slot], lease_length), max_lease
         )) as expires_at,
-        now() + make_interval(secs => max_lease) as deadline,
+        started_at + make_interval(secs => max_lease) as deadline,
         case
             when ({confirm_within}::float8[])[slot] is not null then coalesce(({visibility_timeout}::float8[])[slot], lease_length)
         end as confirm_timeout
@@ -57,7 +61,7 @@ termed as (
 granted as (
     insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, confirm_timeout,
                        worker_id, claim_id, claim_slot)
-    select shard, id, queue_id, generation, now(), expires_at, expires_at, deadline, confirm_timeout,
+    select shard, id, queue_id, generation, started_at, expires_at, expires_at, deadline, confirm_timeout,
            ($7::text[])[slot], ({claim_id}::text[])[slot], ({claim_slot}::int[])[slot]
     from termed
 )
@@ -74,7 +78,7 @@ select
     end as terms,
     slot,
     termed.shard, termed.id, generation, expires_at,
-    extract(epoch from expires_at - now())::float8 as expires_in, extract(epoch from deadline - now())::float8 as deadline_in,
+    extract(epoch from expires_at - started_at)::float8 as expires_in, extract(epoch from deadline - started_at)::float8 as deadline_in,
     termed.beat_interval, termed.extension, body, headers, priority, fairness_key, work_type, task_id, termed.created_at, attempt_count,
     attempt_count - attempts_before + 1 as attempt, attempts_allowed, source_queue, progress, detail
 from offer

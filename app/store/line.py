@@ -8,7 +8,7 @@ to wait is sent away empty.
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Container
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
 
 import asyncpg
@@ -23,10 +23,6 @@ from app.store.queues import QueueRef
 _BATCH_SLOTS = 1000
 _FIRST_BATCH_CALLERS = 16
 _REMEMBERED_CLAIMS = 1000
-_SHORTEST_REST_S = 1.0
-_LONGEST_REST_S = 60.0
-_REST = 50
-"""How many times longer than a look below the floors the time from one to the next is."""
 
 log = structlog.get_logger(__name__)
 
@@ -61,17 +57,24 @@ class _Caller:
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain)
 
-    def is_served_by(self, claimed: Claimed) -> bool:
+    def is_served_by(self, outcome: Claimed | Exception) -> bool:
         """Whether there is no more to wish for, or to be had: what a repeated call gets says nothing about what is ready."""
-        return claimed.drain or claimed.repeated or len(claimed.leases) == self.claim.max_messages
+        if isinstance(outcome, Exception):
+            return True
+        return outcome.drain or outcome.repeated or len(outcome.leases) == self.claim.max_messages
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """What all lines of a replica share. `poll` is the longest, in seconds, that a line goes without a look at its queue."""
+    """What all lines of a replica share.
+
+    `poll` is the longest, in seconds, that a line goes without a look at its queue; `limit` is how many calls that do not wait for messages
+    may wait for the database.
+    """
 
     pool: Pool
     poll: float
+    limit: int
     on_granted: Callable[[list[GrantedLease]], None]
     release: Callable[[list[GrantedLease]], Awaitable[None]]
 
@@ -87,7 +90,7 @@ class Line:
         self._aside = Aside()
         self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
         self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that was served, as more may be ready
-        self._look_below_at = 0.0
+        self._claimed = False  # since it last looked below the floors
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
         self._dry = False  # some have been tried for in vain, and nothing has become ready since
@@ -125,13 +128,15 @@ class Line:
             self._inherited.extend(known)
         return caller.claimed(known.get(wanted.name, []), repeated=True)
 
-    async def give_back(self, claimed: Claimed) -> None:
+    async def give_back(self, *claims: Claimed) -> None:
         """Release leases that nobody was there to take, unless a repeated call has got them since."""
-        if claimed.repeated or not claimed.leases:
+        untaken = [claimed for claimed in claims if claimed.leases and not claimed.repeated]
+        if not untaken:
             return
         async with self.turn:
-            if claimed.name not in self._inherited:
-                await self._serving.release(claimed.leases)
+            leases = [lease for claimed in untaken if claimed.name not in self._inherited for lease in claimed.leases]
+            if leases:
+                await self._serving.release(leases)
 
     def wake(self, lowest: int | None = None) -> None:
         """Serve those who wait: messages may be ready, of which those from the id `lowest` on may be older than what was claimed last."""
@@ -141,18 +146,21 @@ class Line:
         self._woken.set()
 
     async def look_below(self, pool: Pool) -> None:
-        """Look for messages that are ready, and that no claim would find because this replica has not heard of it; if that is due.
+        """Look for messages that are ready, and that no claim would find because this replica has not heard of it.
+
+        Without a claim since the last look, the floors are left instead: else each line that was ever busy would cost a look for good.
 
         Raises:
             UnavailableError: Postgres did not answer.
 
         """
-        began = time.monotonic()
-        if not self._place.floors or began < self._look_below_at:
+        floors = self._place.floors
+        if not self._claimed:
+            floors.leave()
+        if not floors:
             return
-        self._look_below_at = began + _LONGEST_REST_S  # if it fails
+        self._claimed = False
         lowest = await first_below(pool, self._place, self._aside.ids())
-        self._look_below_at = began + min(_LONGEST_REST_S, max(_SHORTEST_REST_S, _REST * (time.monotonic() - began)))
         if lowest is not None:
             self.wake(lowest)
 
@@ -206,17 +214,18 @@ class Line:
         batch = self._head()
         try:
             async with self.turn:
-                answers = await self._grant(batch)
-            for caller, claimed in zip(batch, answers, strict=True):
-                await self._answer(caller, claimed)
+                outcomes: Sequence[Claimed | Exception] = await self._grant(batch)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for
-            for caller in batch:
-                self._settle(caller, error)
-            return True
+            outcomes = [error] * len(batch)
         finally:
             for caller in batch:
                 caller.in_hand = False
-        if all(caller.stuck or caller.is_served_by(claimed) for caller, claimed in zip(batch, answers, strict=True)):
+        pairs = list(zip(batch, outcomes, strict=True))
+        untaken = [outcome for caller, outcome in pairs if caller.answer.done() and isinstance(outcome, Claimed)]
+        for caller, outcome in pairs:
+            self._answer(caller, outcome)
+        await self.give_back(*untaken)
+        if all(caller.stuck or caller.is_served_by(outcome) for caller, outcome in pairs):
             self._batch_callers = min(_BATCH_SLOTS, 2 * self._batch_callers)
             stuck = [caller for caller in batch if caller.stuck]
             self._put_last(stuck)
@@ -258,18 +267,29 @@ class Line:
                 names.add(caller.claim.name)
         return batch
 
-    async def _answer(self, caller: _Caller, claimed: Claimed) -> None:
-        if caller.answer.done():
-            await self.give_back(claimed)
-        elif claimed.leases or claimed.drain or not caller.patient:
-            self._settle(caller, claimed)
+    def _answer(self, caller: _Caller, outcome: Claimed | Exception) -> None:
+        """Answer a caller, unless there is nothing to tell and it waits on."""
+        if isinstance(outcome, Exception) or outcome.leases or outcome.drain or not caller.patient:
+            self._settle(caller, outcome)
 
-    async def _grant(self, batch: list[_Caller]) -> list[Claimed]:
+    async def _grant(self, batch: list[_Caller]) -> Sequence[Claimed | Exception]:
         """Grant leases to the callers; if Postgres refuses, to each by itself, so that none pays for another (design rule 10)."""
         try:
             return await self._grant_together(batch)
         except asyncpg.PostgresError:
-            return [await self._grant_alone(caller) for caller in batch]
+            return await self._grant_by_turns(batch)
+
+    async def _grant_by_turns(self, batch: list[_Caller]) -> list[Claimed | Exception]:
+        """Grant leases to each caller by itself. What ends this early is told to those who are left: the others have their leases."""
+        outcomes: list[Claimed | Exception] = []
+        for caller in batch:
+            try:
+                outcomes.append(await self._grant_alone(caller))
+            except asyncpg.PostgresError as error:
+                outcomes.append(error)
+            except Exception as error:  # noqa: BLE001 - it is nobody's own
+                return outcomes + [error] * (len(batch) - len(outcomes))
+        return outcomes
 
     async def _grant_together(self, batch: list[_Caller]) -> list[Claimed]:
         """Grant leases, to those whose claim id has leases already the same ones."""
@@ -288,6 +308,7 @@ class Line:
         return [answer(caller) for caller in batch]
 
     async def _claim(self, claims: list[Claim]) -> list[Granted]:
+        self._claimed = True
         grants = await claim(self._serving.pool, self._place, claims, self._aside.ids())
         if leases := [lease for grant in grants for lease in grant.leases]:
             self._serving.on_granted(leases)

@@ -1,15 +1,16 @@
 """Parked claims: calls for leases that wait in memory until messages are ready. They hold no connection (design rule 11)."""
 
 import asyncio
+import contextlib
 from collections import OrderedDict
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 
 import asyncpg
 import structlog
 
 from app.store.claim import Claim
 from app.store.database import Pool
-from app.store.faults import UnavailableError
+from app.store.faults import OverloadedError, UnavailableError
 from app.store.line import Claimed, Line, Serving
 from app.store.pick import Filter
 from app.store.queues import QueueRef
@@ -27,25 +28,33 @@ class Parking:
         self._lines: OrderedDict[tuple[int, Filter], Line] = OrderedDict()
         self._of_queue: dict[int, dict[Filter, Line]] = {}
         self._closed = False
+        self._impatient = 0  # calls that wait for the database, but not for messages
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
         """Return leases on the queue's messages; wait up to `wait` seconds if none is ready. Cancelling it gives back what was granted.
 
         Raises:
             UnavailableError: Postgres did not answer.
+            OverloadedError: it is not to wait, and too many such calls wait for the database already.
             QueueGoneError: the queue has been deleted while the call waited.
 
         """
-        return await self._line(queue, wanted.filter).stand(wanted, 0 if self._closed else wait)
+        line = self._line(queue, wanted.filter)
+        if wait > 0 and not self._closed:
+            return await line.stand(wanted, wait)
+        with self._within_limit():
+            return await line.stand(wanted, 0)
 
     async def repeat(self, queue: QueueRef, wanted: Claim) -> Claimed:
         """Return the leases that an earlier call of the same name was granted, and grant none.
 
         Raises:
             UnavailableError: Postgres did not answer.
+            OverloadedError: too many such calls wait for the database already.
 
         """
-        return await self._line(queue, wanted.filter).repeat(wanted)
+        with self._within_limit():
+            return await self._line(queue, wanted.filter).repeat(wanted)
 
     async def give_back(self, claimed: Claimed) -> None:
         """Release leases that nobody was there to take."""
@@ -62,12 +71,15 @@ class Parking:
         self.wake(list(self._of_queue), lowest=0)
 
     async def look_below(self, pool: Pool) -> None:
-        """Have each line look for messages that it has left behind, if that is due. One that fails keeps no other from it."""
+        """Have each line look for messages that it has left behind. One that fails keeps no other from it."""
+        failed: list[Exception] = []
         for line in list(self._lines.values()):
             try:
                 await line.look_below(pool)
             except (UnavailableError, asyncpg.PostgresError) as error:
-                log.warning("not looked below the floors", reason=str(error) or type(error).__name__)
+                failed.append(error)
+        if failed:
+            log.warning("not looked below the floors", lines=len(failed), reason=str(failed[-1]) or type(failed[-1]).__name__)
 
     def dismiss(self) -> None:
         """Send everybody away empty, and let nobody wait from now on: the service is stopping."""
@@ -83,6 +95,17 @@ class Parking:
     @property
     def parked(self) -> int:
         return sum(len(line.callers) for line in self._lines.values())
+
+    @contextlib.contextmanager
+    def _within_limit(self) -> Iterator[None]:
+        """Count a call that does not wait for messages, or refuse it. Parked ones cost nothing while the database does not answer."""
+        if self._impatient >= self._serving.limit:
+            raise OverloadedError("claim")
+        self._impatient += 1
+        try:
+            yield
+        finally:
+            self._impatient -= 1
 
     def _line(self, queue: QueueRef, wanted: Filter) -> Line:
         line = self._lines.get((queue.id, wanted))

@@ -12,15 +12,19 @@ from sqlalchemy.orm import aliased
 from sqlmodel import col, select
 from sqlmodel.ext.asyncio.session import AsyncSession
 
+from app.store.coalescer import Coalescer
 from app.store.database import Database, fetch, reading, write
 from app.store.derive import within_bounds
+from app.store.faults import RowFaultError
 from app.store.models import DeletedQueue, Message, Queue
 
 DEFAULT_QUEUE = "default"
 
 _LOOK_UP = """
 -- Locks: none. Index: queue_name_key.
-select id, shard, name from queue where name = $1
+select queue.*
+from unnest($1::text[]) as asked(name)
+cross join lateral (select id, shard, name from queue where queue.name = asked.name offset 0) as queue
 """
 
 # Dead-letter queues are given one call at a time, so that no two of them close a circle together.
@@ -41,6 +45,7 @@ _KEPT = {"derived_lease": text(within_bounds("queue.derived_lease", "excluded"))
 
 _TRUST_S = 1.0
 _MOST_KNOWN = 10_000
+_MOST_LOOKED_UP = 1000
 _MOST_NAMED = 3
 
 
@@ -85,26 +90,42 @@ class Queues:
     """Reads and writes queues, and remembers names for a second.
 
     A remembered name may belong to a queue that was just deleted: every statement that uses the id finds that out by itself.
+    Names that are looked up at the same time share a statement, so that a name that is asked for all the time takes one connection, not
+    all there are.
     """
 
-    def __init__(self, database: Database, shards: int) -> None:
+    def __init__(self, database: Database, shards: int, *, limit: int) -> None:
         self._database = database
         self._shards = shards
+        self._names: Coalescer[str, QueueRef | None] = Coalescer("look up", self._look_up, batch=_MOST_LOOKED_UP, limit=limit)
         self._known: dict[str, tuple[QueueRef, float]] = {}
 
     async def find(self, name: str, *, fresh: bool = False) -> QueueRef | None:
-        """Return the queue of this name. With `fresh`, whatever is remembered is looked up anew."""
+        """Return the queue of this name. With `fresh`, whatever is remembered is looked up anew.
+
+        Raises:
+            UnavailableError: Postgres did not answer.
+            OverloadedError: too many calls wait for a look already.
+
+        """
         known = self._known.get(name)
         if known and not fresh and time.monotonic() < known[1]:
             return known[0]
-        self._known.pop(name, None)
-        rows = await fetch(self._database.work, _LOOK_UP, name)
-        if not rows:
-            return None
-        queue = QueueRef(*rows[0])
-        self._forget_old()
-        self._known[name] = (queue, time.monotonic() + _TRUST_S)
+        (queue,) = await self._names.submit([name])
+        if isinstance(queue, RowFaultError):
+            raise queue
         return queue
+
+    async def _look_up(self, names: list[str]) -> list[QueueRef | None]:
+        """Look names up, and remember those that there are."""
+        asked = set(names)
+        found = {queue.name: queue for queue in (QueueRef(*row) for row in await fetch(self._database.work, _LOOK_UP, list(asked)))}
+        self._forget_old()
+        until = time.monotonic() + _TRUST_S
+        self._known |= {name: (queue, until) for name, queue in found.items()}
+        for name in asked - found.keys():
+            self._known.pop(name, None)
+        return [found.get(name) for name in names]
 
     def _forget_old(self) -> None:
         if len(self._known) >= _MOST_KNOWN:

@@ -57,13 +57,13 @@ class Store:
 
     def __init__(self, database: Database, *, shards: int, poll: float, queue_limit: int) -> None:
         self.shards = range(shards)
-        self.queues = Queues(database, shards)
+        self.queues = Queues(database, shards, limit=queue_limit)
         self.reads = Reads(database, shards)
         self.figures = Figures(database.reads)
         self.recovery = Recovery(database.reads)
         self.alarm = Alarm()
         self.tally = Tally()
-        self.parking = Parking(Serving(database.work, poll, self._note_granted, self._release_untaken))
+        self.parking = Parking(Serving(database.work, poll, queue_limit, self._note_granted, self._release_untaken))
         self.registry = Registry(database.work, self.parking.dismiss_workers)
         self.wakeups = Wakeups(database, self.parking, self.registry)
         self._pool = database.work

@@ -1,14 +1,15 @@
 """Has claims look for what they have left behind, now and then."""
 
 import asyncio
+import time
 
 from app.store.database import Pool
 from app.store.parking import Parking
-
-_INTERVAL_S = 0.5
+from app.store.rest import rest_after
 
 
 async def run_floors(parking: Parking, pool: Pool) -> None:
     while True:
-        await asyncio.sleep(_INTERVAL_S)
+        began = time.monotonic()
         await parking.look_below(pool)
+        await asyncio.sleep(rest_after(time.monotonic() - began))

@@ -7,6 +7,7 @@ restart re-arms nothing: what is due is in the database, and the first thing tha
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import asyncpg
 import structlog
@@ -19,6 +20,7 @@ from app.store.promote import first_delayed
 from app.store.recheck import first_rechecked, recheck
 from app.store.reclaim import first_lease
 from app.store.recovery import RecoveryStats
+from app.store.rest import rest_after
 from app.store.store import Store
 
 _BATCH = 1000
@@ -28,10 +30,6 @@ _LONGEST_HASTE_S = 0.1
 _BACKOFF_S = 0.1
 _LATENESS_S = 2.0
 """How long a transaction may take, from its beginning, to make something due that the next sweep but one still finds by itself."""
-_SHORTEST_REST_S = 1.0
-_LONGEST_REST_S = 60.0
-_REST = 50
-"""How many times longer than a look at everything the time from one to the next is."""
 
 log = structlog.get_logger(__name__)
 
@@ -78,13 +76,14 @@ class Timer:
         stats = RecoveryStats()
         began = time.monotonic()
         try:
-            handled = sum([await self._sweep_shard(shard, window, stats) for shard, window in windows.items()])
+            works = [work for shard, window in windows.items() for work in self._works_of(shard, window, stats)]
+            handled = await self._drain(works, stats)
         finally:
             stats.scan_duration_ms = (time.monotonic() - began) * 1000
             self._store.recovery.note(stats)
         return stats, handled
 
-    async def _sweep_shard(self, shard: int, window: "_Window", stats: RecoveryStats) -> int:
+    def _works_of(self, shard: int, window: "_Window", stats: RecoveryStats) -> "list[_Work]":
         store, pool, aside = self._store, self._pool, self._aside
         window.open()
 
@@ -102,10 +101,11 @@ class Timer:
         async def look_again(limit: int) -> int:
             return await recheck(pool, shard, limit, aside.ids(), window.reach)
 
-        handled = await self._drain("recheck", look_again, lambda: first_rechecked(pool, shard, aside.ids(), window.reach), stats)
-        handled += await self._drain("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), window.reach), stats)
-        handled += await self._drain("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), window.reach), stats)
-        return handled
+        return [
+            _Work("recheck", look_again, lambda: first_rechecked(pool, shard, aside.ids(), window.reach)),
+            _Work("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), window.reach)),
+            _Work("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), window.reach)),
+        ]
 
     async def _pause(self, handled: int) -> float:
         """Return the seconds until something will be due."""
@@ -118,31 +118,48 @@ class Timer:
         self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
 
-    async def _drain(
-        self, verb: str, run: Callable[[int], Awaitable[int]], first: Callable[[], Awaitable[int | None]], stats: RecoveryStats
-    ) -> int:
-        """Run batches until one comes back short, and return how many rows they handled.
+    async def _drain(self, works: "list[_Work]", stats: RecoveryStats) -> int:
+        """Run a batch of each kind of work by turns, until none of them comes back full, and return how many rows they handled.
+
+        So a backlog of one kind, or of one shard, keeps no other waiting for longer than a batch takes (design rule 8).
+        """
+        handled, more = 0, True
+        while more:
+            done = [await self._batch(work, stats) for work in works]
+            handled += sum(rows for rows, _ in done)
+            more = any(full for _, full in done)
+        return handled
+
+    async def _batch(self, work: "_Work", stats: RecoveryStats) -> tuple[int, bool]:
+        """Run one batch. Returns how many rows it handled, and whether there may be more.
 
         A batch that Postgres refuses is halved until the culprit stands alone (design rule 10).
         """
-        limit, total = _BATCH, 0
-        while True:
-            try:
-                done = await run(limit)
-            except asyncpg.PostgresError as error:
-                if limit == 1:
-                    culprit = await first()
-                    if culprit is None:
-                        raise  # for no row's sake
-                    self._aside.put(culprit)
-                    stats.errors += 1
-                    log.error("row set aside", verb=verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
-                limit = max(1, limit // 2)
-                continue
-            total += done
-            if done < limit:
-                return total
-            limit = min(_BATCH, limit * 2)
+        try:
+            done = await work.run(work.limit)
+        except asyncpg.PostgresError as error:
+            if work.limit == 1:
+                culprit = await work.first()
+                if culprit is None:
+                    raise  # for no row's sake
+                self._aside.put(culprit)
+                stats.errors += 1
+                log.error("row set aside", verb=work.verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
+            work.limit = max(1, work.limit // 2)
+            return 0, True
+        more = done >= work.limit
+        work.limit = min(_BATCH, work.limit * 2)
+        return done, more
+
+
+@dataclass(slots=True)
+class _Work:
+    """One kind of what is due in a shard. `run` does a batch of up to `limit` rows, `first` names the message that a batch of one takes."""
+
+    verb: str
+    run: Callable[[int], Awaitable[int]]
+    first: Callable[[], Awaitable[int | None]]
+    limit: int = _BATCH
 
 
 class _Window:
@@ -171,5 +188,5 @@ class _Window:
         """
         now = time.monotonic()
         if self._first is None:
-            self._whole_due = now + min(_LONGEST_REST_S, max(_SHORTEST_REST_S, _REST * walked))
+            self._whole_due = now + rest_after(walked)
         self._first = min(self._began, now if due is None else now + due) - _LATENESS_S

@@ -17,6 +17,7 @@ from harness.api import Api
 from harness.holding import holding, until_somebody_waits, waiting_for_a_lock
 from harness.metrics import value
 from harness.postgres import execute, number
+from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
 
@@ -46,6 +47,33 @@ def test_a_message_that_cannot_be_leased_is_set_aside_and_the_rest_is_delivered(
     assert server.api.message(ids[3])["status"] == "pending"
     assert server.log.count("row set aside") == 1
     assert "Traceback" not in server.log
+
+
+@pytest.mark.scar(31, 35)
+@pytest.mark.rule(10, 14)
+def test_a_claim_for_which_postgres_is_full_takes_nothing_from_those_it_was_tried_with(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    """All are refused together; then each is tried by itself, and the first has its lease before the last fails for no row's sake."""
+    server = start_server()
+    execute(database_url, "create sequence refusals")
+    execute(
+        database_url,
+        "create function refuse() returns trigger language plpgsql as $$ begin "
+        "raise exception 'refused' using errcode = case nextval('refusals') when 1 then 'raise_exception' else 'disk_full' end; end $$",
+    )
+    condition = "when (new.worker_id = 'last')"
+    execute(database_url, f"create trigger refuse before insert on lease for each row {condition} execute function refuse()")
+    with ThreadPoolExecutor(2) as pool:
+        calls = []
+        for worker in ("first", "last"):
+            calls.append(pool.submit(server.api.client.post, "/queues/default/leases", json={"worker_id": worker, "wait": 30}))
+            until(lambda: value(server.api, "leasebeat_parked_claims") == len(calls))
+        server.api.send("default", "one", "two")
+        first, last = (call.result() for call in calls)
+    assert [lease["message"]["body"] for lease in first.json()["leases"]] == ["one"]
+    assert_problem(last, 503, "database-unavailable")
+    assert len(server.api.call("GET", "/leases")["items"]) == 1
 
 
 @pytest.mark.rule(13, 14)

@@ -1,11 +1,13 @@
 """Where claims and the timer begin to look, and that they miss nothing for it."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import asyncpg
 import pytest
 from harness.api import Api
+from harness.holding import holding, until_somebody_waits
 from harness.operating import bury, redrive
 from harness.plans import CLAIM_KINDS, Connection, Node, buffers, explain, fill
 from harness.postgres import execute, number
@@ -13,13 +15,14 @@ from harness.server import Server
 from harness.wait import until
 
 from app.leases.floors import Floors, Taken
-from app.store.claim import CLAIMS
-from app.store.database import HOT_SESSION
+from app.store.claim import CLAIMS, Claim
+from app.store.database import HOT_SESSION, open_database
 from app.store.due import NEXT_DUE
 from app.store.pick import Pick
 from app.store.promote import PROMOTE
 from app.store.recheck import RECHECK
 from app.store.reclaim import RECLAIM
+from app.store.store import Store
 
 BUSY = 1000
 DEAD = 20_000
@@ -116,6 +119,32 @@ def test_an_older_message_that_nobody_told_of_is_found_soon(api: Api, queue: str
         int(old),
     )
     assert until(lambda: api.claim(queue, **filters))[0]["message"]["id"] == old
+
+
+async def test_a_line_that_nobody_claims_from_is_not_looked_below_and_begins_at_the_front_again(database_url: str) -> None:
+    database = await open_database(database_url)
+    store = Store(database, shards=1, poll=1, queue_limit=10)
+    queue = await store.queues.find("default")
+    assert queue
+    everything = Claim("worker", BUSY)
+    sql = await asyncpg.connect(database_url)
+    await fill(sql, ready=BUSY)
+    old, *others = (await store.claim(queue, everything, 0)).leases
+    assert len(others) == BUSY - 1
+    await store.parking.look_below(database.work)
+    await sql.execute("delete from lease where message_id = $1", old.message_id)
+    await sql.execute("update message set status = 'pending', ended_by = 'released' where id = $1", old.message_id)
+    async with holding(database_url, "lock table message in access exclusive mode") as holder:
+        await asyncio.wait_for(store.parking.look_below(database.work), 10)  # there has been no claim since: it reads nothing
+        await holder.execute("commit")
+    assert [lease.message_id for lease in (await store.claim(queue, everything, 0)).leases] == [old.message_id]
+    async with holding(database_url, "lock table message in access exclusive mode") as holder:
+        looking = asyncio.create_task(store.parking.look_below(database.work))
+        await until_somebody_waits(holder)
+        await holder.execute("commit")
+    await looking
+    await sql.close()
+    await database.close()
 
 
 async def held_snapshot(url: str) -> Connection:

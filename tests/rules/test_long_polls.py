@@ -1,5 +1,6 @@
 """Parked claims: a lease starts when it is granted, reaches whoever waits, and is never lost on the way."""
 
+import asyncio
 import json
 import signal
 import socket
@@ -14,6 +15,8 @@ import anyio
 import asyncpg
 import pytest
 from harness.api import Api, Json
+from harness.holding import holding as held_row
+from harness.holding import until_somebody_waits
 from harness.metrics import value
 from harness.postgres import Databases
 from harness.server import Server
@@ -153,6 +156,32 @@ async def test_a_lease_starts_when_it_is_granted_not_when_it_was_asked_for(
             assert datetime.fromisoformat(lease["expires_at"]) >= sent_at + timedelta(seconds=20)
             assert lease["expires_in"] == pytest.approx(20)
             assert api.beat(lease["receipt"])[0]["status"] == "extended"
+
+
+@pytest.mark.scar(18)
+@pytest.mark.rule(1, 9, 14)
+@pytest.mark.parametrize("limits", [{}, {"max_in_flight": 5}], ids=["without a limit", "with a limit"])
+async def test_a_lease_that_was_granted_after_a_wait_for_its_queue_starts_after_that(
+    api: Api, queue: str, shared_database: str, sql: Connection, limits: dict[str, int]
+) -> None:
+    """As of a replica that froze with the queue in hand: whatever it lasts, the wait takes nothing from the lease."""
+    api.put_queue(queue, **limits)
+    (message_id,) = api.send(queue, "work")
+    async with held_row(shared_database, "select from queue where name = $1 for no key update", queue) as holder:
+        with ThreadPoolExecutor(1) as pool:
+            claiming = pool.submit(api.claim_one, queue, visibility_timeout=20)
+            await until_somebody_waits(holder)
+            let_go_at = await sql.fetchval("select clock_timestamp()")
+            await holder.execute("commit")
+            lease = claiming.result()
+    (stored,) = await sql.fetch(
+        "select granted_at, started_at, expires_at, check_at, deadline from lease join message on id = message_id where id = $1",
+        int(message_id),
+    )
+    assert stored["granted_at"] == stored["started_at"] >= let_go_at
+    assert stored["expires_at"] == stored["check_at"] == stored["granted_at"] + timedelta(seconds=20)
+    assert stored["deadline"] == stored["granted_at"] + timedelta(hours=12)
+    assert (lease["expires_in"], lease["deadline_in"]) == (20, 12 * 3600)
 
 
 @pytest.mark.scar(19)
@@ -378,6 +407,40 @@ async def test_of_many_clients_that_leave_while_their_leases_are_granted_none_ke
     assert {(lease["attempt"], lease["generation"]) for lease in taken} == {(1, 2)}
     messages = [api.message(lease["message"]["id"]) for lease in taken]
     assert {(message["released_count"], message["attempt_count"]) for message in messages} == {(1, 0)}
+
+
+@pytest.mark.scar(21)
+@pytest.mark.rule(14)
+async def test_clients_that_have_gone_keep_nobody_from_an_answer_and_their_leases_go_back_in_one_statement(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server(sweep_interval=RARELY)
+    api = server.api
+    sql = await asyncpg.connect(database_url)
+    await sql.execute(
+        "create function hold_back() returns trigger as 'begin perform pg_advisory_xact_lock(1); return old; end' language plpgsql"
+    )
+    await sql.execute("create trigger hold_back before delete on lease for each row execute function hold_back()")
+    leaving = abandon_claims(server, "default", 5)
+    until(lambda: parked_on(server) == 5)
+    async with held_row(database_url, "select pg_advisory_xact_lock(1)") as releases:
+        with ThreadPoolExecutor(1) as pool:
+            staying = pool.submit(api.claim_one, "default", "stays", wait=RARELY + 10)
+            until(lambda: parked_on(server) == 6)
+            assert api.claim("default") == []  # nobody's first look is still under way
+            async with held_back(database_url) as grants:
+                api.send("default", *range(6))
+                await grants.under_way(GRANTING)
+                leave(server, leaving)
+            assert staying.result(timeout=20)["generation"] == 1
+        await until_somebody_waits(releases)
+    until(lambda: parked_on(server) == 0)
+    returned = "from message where status = 'pending' and released_count = 1 and attempt_count = 0"
+    async with asyncio.timeout(20):
+        while await sql.fetchval(f"select count(*) {returned}") < 5:  # noqa: ASYNC110 - nothing tells when they are
+            await asyncio.sleep(0.01)
+    assert await sql.fetchval(f"select count(distinct xmin::text) {returned}") == 1
+    await sql.close()
 
 
 @pytest.mark.scar(22)

@@ -13,9 +13,14 @@ import asyncpg
 import pytest
 from harness.api import Api, Json
 from harness.holding import holding
+from harness.plans import fill
 from harness.postgres import number
 from harness.server import Server
 from harness.wait import until
+
+from app.store.database import open_database
+from app.store.store import Store
+from app.timers.timer import Timer
 
 RARELY = 30
 """A sweep interval, in seconds, that none of these tests lasts: what happens sooner was due at a moment, or woken."""
@@ -248,3 +253,24 @@ def test_a_thousand_leases_that_run_out_together_are_all_redelivered_to_parked_c
     record_testsuite_property("from expiry to redelivery", spread)
     # A fraction of a second as a rule. A hundred per pass, and one pass per second, would take ten.
     assert max(arrivals) < 5
+
+
+@pytest.mark.rule(8)
+async def test_a_backlog_of_one_kind_is_worked_off_by_turns_with_the_others(database_url: str) -> None:
+    """Else a delayed message would wait for as long as the leases of a whole outage take."""
+    sql = await asyncpg.connect(database_url)
+    await fill(sql, ready=0, leased=2500, delayed=2500)
+    await sql.execute("update lease set expires_at = now(), check_at = now()")
+    await sql.execute("update message set available_at = now() where status = 'scheduled'")
+    database = await open_database(database_url)
+    timer = Timer(Store(database, shards=1, poll=1, queue_limit=1), database.timer, longest_sleep=1)
+    stats = await timer.sweep()
+    assert (stats.expired_found, stats.recovered) == (2500, 2500)
+    assert await sql.fetchval("select count(*) from message where status = 'pending'") == 5000
+    # Each batch is a transaction, and bears the number of its turn among them.
+    made_by = "select {}(xmin::text::bigint) from message where ended_by is {} null"
+    first_promoted, first_reclaimed = [await sql.fetchval(made_by.format("min", which)) for which in ("", "not")]
+    last_promoted, last_reclaimed = [await sql.fetchval(made_by.format("max", which)) for which in ("", "not")]
+    assert max(first_promoted, first_reclaimed) < min(last_promoted, last_reclaimed)
+    await sql.close()
+    await database.close()

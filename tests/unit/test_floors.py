@@ -53,6 +53,18 @@ def test_what_is_older_at_its_level_is_left_out_and_nothing_else() -> None:
         assert reached(floors, key, rank, message_id) == 1
 
 
+def test_floors_that_are_left_are_there_again_with_the_first_that_is_taken() -> None:
+    floors = Floors()
+    took(floors, "a", 0, 2000)
+    floors.leave()
+    assert not floors
+    assert reached(floors, "a", 0, 1) == 1
+    took(floors, "b", 0, 2001, count=1)
+    assert not floors
+    took(floors, "a", 0, 2002, count=1)
+    assert floors.columns() == [["a"], [0], [2002]]
+
+
 def test_what_may_be_ready_again_is_reached_again() -> None:
     floors = Floors()
     took(floors, "a", 0, 2000)
