@@ -135,21 +135,23 @@ class Timer:
 
         A batch that Postgres refuses is halved until the culprit stands alone (design rule 10).
         """
-        try:
-            done = await work.run(work.limit)
-        except asyncpg.PostgresError as error:
-            if work.limit == 1:
+        while True:
+            try:
+                done = await work.run(work.limit)
+            except asyncpg.PostgresError as error:
+                if work.limit > 1:
+                    work.limit //= 2
+                    continue
                 culprit = await work.first()
                 if culprit is None:
                     raise  # for no row's sake
                 self._aside.put(culprit)
                 stats.errors += 1
                 log.error("row set aside", verb=work.verb, message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
-            work.limit = max(1, work.limit // 2)
-            return 0, True
-        more = done >= work.limit
-        work.limit = min(_BATCH, work.limit * 2)
-        return done, more
+                return 0, True
+            more = done >= work.limit
+            work.limit = min(_BATCH, work.limit * 2)
+            return done, more
 
 
 @dataclass(slots=True)
