@@ -1,6 +1,7 @@
 """Workers in threads and programs in processes, and what tests of them share."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -82,3 +83,13 @@ def program_process(program: str, *arguments: str) -> Iterator["subprocess.Popen
             yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def frozen(process: "subprocess.Popen[bytes]", seconds: float) -> Iterator[None]:
+    """Stop a process for the block, and for so many seconds at least."""
+    process.send_signal(signal.SIGSTOP)
+    until = time.monotonic() + seconds
+    yield
+    time.sleep(max(0.0, until - time.monotonic()))
+    process.send_signal(signal.SIGCONT)

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from harness.postgres import RunOut
 from harness.server import Server
 from harness.wait import until
 from sdk.relay import Relay
-from sdk.running import program_process
+from sdk.running import frozen, program_process
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, problem, verdicts
 
 from leasebeat import Client, Lease, LeaseConflictError
@@ -357,12 +356,9 @@ def test_a_process_that_was_frozen_hears_of_its_loss_before_its_next_beat(server
     with program_process(FROZEN, server.url, queue) as process:
         assert process.stdout is not None
         assert [process.stdout.readline() for _ in range(5)] == [b"beat\n"] * 5
-        process.send_signal(signal.SIGSTOP)
-        frozen_at = time.monotonic()
-        (other,) = client.claim(queue, worker_id="other", wait=LONG)
-        client.ack(other, "done by another")
-        time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
-        process.send_signal(signal.SIGCONT)
+        with frozen(process, 2 * 1.5):
+            (other,) = client.claim(queue, worker_id="other", wait=LONG)
+            client.ack(other, "done by another")
         output, _ = process.communicate(timeout=LONG)
     assert [line for line in output.splitlines() if line != b"beat"] == [b"lost", b"LeaseConflictError"]  # those were before
     message = client.get_message(sent.id)

@@ -16,7 +16,7 @@ from harness.api import Api
 from harness.server import Server
 from harness.wait import until
 from sdk.relay import Relay
-from sdk.running import program_process
+from sdk.running import frozen, program_process
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, problem, verdicts
 
 from leasebeat import Client, GiveUp, Lease, Message, NotFoundError, RetryLater
@@ -276,12 +276,9 @@ def test_a_runner_that_was_frozen_hears_of_its_loss_and_goes_on(server: Server, 
     first = client.send(short, "first")
     with program_process(FROZEN, server.url, short) as process:
         assert begun(process)
-        process.send_signal(signal.SIGSTOP)
-        frozen_at = time.monotonic()
-        (other,) = client.claim(short, worker_id="other", wait=LONG)
-        client.ack(other, "done by another")
-        time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
-        process.send_signal(signal.SIGCONT)
+        with frozen(process, 2 * 1.5):
+            (other,) = client.claim(short, worker_id="other", wait=LONG)
+            client.ack(other, "done by another")
         assert process.stdout is not None
         assert process.stdout.readline() == b"lost\n"
         second = client.send(short, "second")

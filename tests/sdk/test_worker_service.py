@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import pytest
 from harness.wait import until
 from sdk.relay import Relay
-from sdk.running import program_process
+from sdk.running import frozen, program_process
 
 import leasebeat
 from leasebeat import Client, Context, LeasedMessage, Worker
@@ -412,15 +412,12 @@ def test_a_process_that_was_frozen_hears_of_its_losses_from_its_next_beats(serve
         assert process.stdout is not None
         said = [process.stdout.readline() for _ in range(100)]
         assert set(said) == {b"thread beat\n", b"coroutine beat\n"}
-        process.send_signal(signal.SIGSTOP)
-        frozen_at = time.monotonic()
-        granted = client.send(queue, "parked", work_type="parked")
-        until(lambda: client.get_message(granted.id).status == "in_progress")
-        for _ in sent:
-            (other,) = client.claim(queue, worker_id="other", wait=20, work_types="working")
-            client.ack(other, "done by another")
-        time.sleep(max(0.0, frozen_at + 2 * 1.5 - time.monotonic()))
-        process.send_signal(signal.SIGCONT)
+        with frozen(process, 2 * 1.5):
+            granted = client.send(queue, "parked", work_type="parked")
+            until(lambda: client.get_message(granted.id).status == "in_progress")
+            for _ in sent:
+                (other,) = client.claim(queue, worker_id="other", wait=20, work_types="working")
+                client.ack(other, "done by another")
         heard = (line for line in process.stdout if line not in said)  # those were before
         assert {next(heard) for _ in range(3)} == {
             b"thread LeaseExpiredError True\n",

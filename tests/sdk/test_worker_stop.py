@@ -244,6 +244,13 @@ def test_what_a_failed_claim_may_have_been_granted_is_given_back_before_the_end(
     assert service.asked("/release")[0].body["leases"] == [{"receipt": "secret-1"}]
 
 
+def test_a_claim_that_is_not_made_as_the_worker_stops_asks_for_nothing(willing: ScriptedService) -> None:
+    with Claims(Options(base_url=willing.url), "worker-1") as claims:
+        claims.stop()
+        assert not claims.claim("default", max_messages=1, wait=0, visibility_timeout=None)
+    assert willing.asked(CLAIM) == []
+
+
 def test_a_claim_that_answers_drain_ends_the_worker(service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture) -> None:
     service.on("POST", CLAIM, grant(lease(), drain=True))
     with caplog.at_level(logging.INFO, "leasebeat"):

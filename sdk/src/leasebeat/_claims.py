@@ -49,10 +49,10 @@ class Claims:
             ApiError: If the service refused the claim.
             ServiceUnreachableError: If no answer came.
         """
-        claim_id = self._names.setdefault(queue, uuid.uuid4().hex)
         with self._lock:
             if self._stopped:
                 return Leases()
+            claim_id = self._names.setdefault(queue, uuid.uuid4().hex)
             self._parked = self._loop.submit(
                 self._claim(queue, max_messages=max_messages, visibility_timeout=visibility_timeout, wait=wait, claim_id=claim_id)
             )

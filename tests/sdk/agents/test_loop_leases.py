@@ -3,7 +3,6 @@
 # ruff: noqa: ARG001 - what handlers and loops take is given
 
 import logging
-import signal
 import socket
 import threading
 import time
@@ -18,7 +17,7 @@ from sdk.agents.chat_server import Says
 from sdk.agents.conftest import LEASE_S, AdapterFor, StartChat
 from sdk.agents.loops import DONE, USES_TOOL, Replies, Requests, one_result, running, tool_loop
 from sdk.relay import Relay
-from sdk.running import program_process
+from sdk.running import frozen, program_process
 
 from leasebeat import Client
 from leasebeat.agents import MainLoopRequest, ToolContext, ToolResult, WorkInterruptedError
@@ -244,12 +243,9 @@ def test_a_loop_that_was_frozen_hears_of_its_loss_from_its_next_beat(
         assert process.stdout is not None
         for _ in range(20):
             assert process.stdout.readline() == b"beat\n"
-        process.send_signal(signal.SIGSTOP)
-        frozen_at = time.monotonic()
-        (other,) = client.claim(queue, worker_id="other", wait=20)
-        client.ack(other, "done by another")
-        time.sleep(max(0.0, frozen_at + 2 * FROZEN_LEASE_S - time.monotonic()))
-        process.send_signal(signal.SIGCONT)
+        with frozen(process, 2 * FROZEN_LEASE_S):
+            (other,) = client.claim(queue, worker_id="other", wait=20)
+            client.ack(other, "done by another")
         heard = next(line for line in process.stdout if line != b"beat\n")  # those were before
         assert heard == b"the lease is lost\n"
         assert process.wait(30) == 0
