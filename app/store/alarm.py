@@ -17,8 +17,8 @@ class Alarm:
             self._rings_at = rings_at
             self._put_forward.set()
 
-    async def sleep(self, longest: float) -> None:
-        """Sleep until the alarm rings, `longest` seconds at most. It is then unset."""
+    async def sleep(self, longest: float) -> bool:
+        """Sleep until the alarm rings, `longest` seconds at most. It is then unset. Returns whether it rang."""
         loop = asyncio.get_running_loop()
         end = loop.time() + longest
         while (remaining := min(end, self._rings_at) - loop.time()) > 0:
@@ -27,4 +27,6 @@ class Alarm:
                 await asyncio.wait_for(self._put_forward.wait(), remaining)
             except TimeoutError:
                 break
+        rang = self._rings_at < end
         self._rings_at = float("inf")
+        return rang

@@ -16,31 +16,29 @@ def since(reach: str) -> str:
 
 
 NEXT_DUE = f"""
--- Locks: none. Index: the first entries within reach of lease_due, recheck_due and message_due.
-select extract(epoch from least(
-    (
+-- Locks: none. Index: the first entries within reach of recheck_due, lease_due and message_due.
+select
+    coalesce(extract(epoch from (
+        select min(check_at) from recheck
+        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4) and block >= 0
+    ) - now())::float8, 'infinity') as recheck,
+    coalesce(extract(epoch from (
         select min(check_at) from lease
         where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4)
           and generation > 0 and message_id <> all($2::bigint[])
-    ),
-    (
-        select min(check_at) from recheck
-        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4) and block >= 0
-    ),
-    (
+    ) - now())::float8, 'infinity') as reclaim,
+    coalesce(extract(epoch from (
         select min(available_at) from message
         where shard = $1 and available_at > {since("$3")} and available_at <= now() + make_interval(secs => $4)
           and status = 'scheduled' and id <> all($2::bigint[])
-    )
-) - now())::float8 as seconds
+    ) - now())::float8, 'infinity') as promote
 """
 
 
-async def next_due(pool: Pool, shard: int, aside: Collection[int], reach: float | None, within: float) -> float | None:
-    """Return the seconds until the next lease or delayed message is due, negative if it is overdue, None if none is `within` as many."""
+async def next_due(pool: Pool, shard: int, aside: Collection[int], reach: float | None, within: float) -> dict[str, float]:
+    """Return the seconds until each verb of the timer has something to do: negative if overdue, infinity if not `within` as many."""
     (row,) = await fetch(pool, NEXT_DUE, shard, aside, reach, within)
-    seconds: float | None = row["seconds"]
-    return seconds
+    return dict(row)
 
 
 def first_id(rows: list[Row]) -> int | None:

@@ -6,7 +6,7 @@ restart re-arms nothing: what is due is in the database, and the first thing tha
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import asyncpg
@@ -28,6 +28,8 @@ _SHORTEST_SLEEP_S = 0.003
 _LONGEST_HASTE_S = 0.1
 """Rows that are due but in another's hands are looked at again after the shortest sleep, then after twice that, up to this."""
 _BACKOFF_S = 0.1
+_NOT_KNOWN: Mapping[str, float] = dict.fromkeys(("recheck", "reclaim", "promote"), 0.0)
+"""When each verb has something to do: at any moment."""
 _LATENESS_S = 2.0
 """How long a transaction may take, from its beginning, to make something due that the next sweep but one still finds by itself."""
 
@@ -60,7 +62,8 @@ class Timer:
                 failures = 0
                 pause = await self._pause(handled)
                 self._planned = time.monotonic() + pause
-                await self._store.alarm.sleep(pause)
+                if await self._store.alarm.sleep(pause):
+                    self._expect_anything()
             except Exception as error:
                 failures += 1
                 log.error("sweep failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
@@ -85,7 +88,7 @@ class Timer:
 
     def _works_of(self, shard: int, window: "_Window", stats: RecoveryStats) -> "list[_Work]":
         store, pool, aside = self._store, self._pool, self._aside
-        window.open()
+        due = window.open()
 
         async def reclaim(limit: int) -> int:
             done = await store.reclaim(shard, limit, aside.ids(), window.reach)
@@ -101,11 +104,17 @@ class Timer:
         async def look_again(limit: int) -> int:
             return await recheck(pool, shard, limit, aside.ids(), window.reach)
 
-        return [
+        works = [
             _Work("recheck", look_again, lambda: first_rechecked(pool, shard, aside.ids(), window.reach)),
             _Work("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), window.reach)),
             _Work("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), window.reach)),
         ]
+        return [work for work in works if work.verb in due]
+
+    def _expect_anything(self) -> None:
+        """Let the next sweep do all kinds of work: something has become due earlier than planned."""
+        for window in self._windows.values():
+            window.expect_anything()
 
     async def _pause(self, handled: int) -> float:
         """Return the seconds until something will be due."""
@@ -114,7 +123,7 @@ class Timer:
             began = time.monotonic()
             seconds = await next_due(self._pool, shard, self._aside.ids(), window.reach, self._longest_sleep)
             window.close(seconds, walked=time.monotonic() - began)
-            due = due if seconds is None else min(due, seconds)
+            due = min(due, *seconds.values())
         self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
 
@@ -165,30 +174,43 @@ class _Work:
 
 
 class _Window:
-    """How far back the sweeps of one shard have to look: to where the last one left nothing undone, or to the beginning of time."""
+    """What the sweeps of one shard have to look at.
+
+    That is how far back: to where the last one left nothing undone, or to the beginning of time; and the kinds of work that are due: to
+    find nothing costs a statement too, and one for each lease that runs out if it is not asked for.
+    """
 
     def __init__(self) -> None:
         self._first: float | None = None  # the moment from which on it looks; None is the beginning of time
         self._began = 0.0
         self._whole_due = 0.0
+        self._due_at = _NOT_KNOWN
 
     @property
     def reach(self) -> float | None:
         """Seconds from now that a statement has to look back, None for everything."""
         return None if self._first is None else time.monotonic() - self._first
 
-    def open(self) -> None:
-        """Begin a sweep, of everything if that is due."""
+    def open(self) -> Collection[str]:
+        """Begin a sweep, of everything if that is due. Returns the verbs that may have something to do."""
         self._began = time.monotonic()
+        due_at, self._due_at = self._due_at, _NOT_KNOWN
         if self._began >= self._whole_due:
             self._first = None
+            return _NOT_KNOWN
+        return [verb for verb, moment in due_at.items() if moment <= self._began]
 
-    def close(self, due: float | None, *, walked: float) -> None:
-        """End a sweep after which the next thing is due in so many seconds. What is overdue still is in other hands: it stays in view.
+    def close(self, due: Mapping[str, float], *, walked: float) -> None:
+        """End a sweep after which each verb has something to do in so many seconds.
 
-        To look for it took `walked` seconds: what nobody has cleared away makes that long.
+        What is overdue is in other hands: it stays in view. To look took `walked` seconds: what nobody has cleared away makes that long.
         """
         now = time.monotonic()
         if self._first is None:
             self._whole_due = now + rest_after(walked)
-        self._first = min(self._began, now if due is None else now + due) - _LATENESS_S
+        self._first = min(self._began, now + min(due.values())) - _LATENESS_S
+        self._due_at = {verb: now + seconds for verb, seconds in due.items()}
+
+    def expect_anything(self) -> None:
+        """Let the next sweep do everything that is due, whatever was planned."""
+        self._due_at = _NOT_KNOWN
