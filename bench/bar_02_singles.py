@@ -23,14 +23,15 @@ def measure(scale: Scale) -> list[Bar]:
         server.api.put_queue(QUEUE)
         verbs: dict[str, Prepare] = {"send": _sends, "claim": _claims, "ack": _acks}
         pairs: dict[str, list[tuple[float, float]]] = {verb: [] for verb in verbs}
+        seconds = max(1, scale.seconds - 1)  # each verb has its reference beside it
         for _ in range(scale.rounds):
             for verb, prepare in verbs.items():
-                path, script = prepare(server, bench.folder / f"{verb}.lua", scale.seconds)
-                reference = empty_route(server, max(1, scale.seconds - 1))
+                path, script = prepare(server, bench.folder / f"{verb}.lua", seconds)
+                reference = empty_route(server, seconds)
                 before = _done(server, verb)
-                load = wrk(server.url + path, scale.seconds, script)
+                load = wrk(server.url + path, seconds, script)
                 assert _done(server, verb) - before >= load.requests, f"not every {verb} did its work"
-                assert verb == "send" or load.requests + CONNECTIONS < scale.seconds * _PER_SECOND, "there was too little work"
+                assert verb == "send" or load.requests + CONNECTIONS < seconds * _PER_SECOND, "there was too little work"
                 pairs[verb].append((load.rate, reference))
     return [
         ratio(2, f"{verb} of one / empty route", each, 0.70, note=f"{each[-1][0]:.0f} of {each[-1][1]:.0f} requests/s in the last round")

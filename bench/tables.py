@@ -56,7 +56,8 @@ async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) ->
         for index in indexes:
             await sql.execute(f"drop index {index['indexname']}")
         for status, count in counts.items():
-            await sql.execute(_STORED, status, count, keys if status == "pending" else 0)
+            halves = (count // 2, count - count // 2)  # at once, as there are two cores or more
+            await asyncio.gather(*(_insert(url, status, half, keys if status == "pending" else 0) for half in halves))
         await sql.execute("analyze message")  # else those to lease are taken for few, and each is looked up among all leases stored so far
         await sql.execute(_LEASED, lease_s)
         for index in indexes:  # built at once, which takes a fraction of the time
@@ -64,6 +65,14 @@ async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) ->
         for table in ("message", "lease", "recheck"):
             await sql.execute(f"vacuum analyze {table}")
         await sql.execute("checkpoint")
+    finally:
+        await sql.close()
+
+
+async def _insert(url: str, status: str, count: int, keys: int) -> None:
+    sql = await asyncpg.connect(url)
+    try:
+        await sql.execute(_STORED, status, count, keys)
     finally:
         await sql.close()
 
