@@ -21,12 +21,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, Field, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Mount
 
 from app.middleware import request_id_of
 from app.store.faults import OverloadedError, RowFaultError, StoreError, UnavailableError
 
 MEDIA_TYPE = "application/problem+json"
 _MOST_ERRORS = 20
+_METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 _HTTP_PROBLEMS = {
     404: ("not-found", "No such path"),
     405: ("method-not-allowed", "No such method on this path"),
@@ -186,7 +188,17 @@ def _try_again(code: str, title: str, detail: str) -> ProblemError:
 
 async def _on_http(request: Request, error: HTTPException) -> Response:
     code, title = _HTTP_PROBLEMS.get(error.status_code, ("http-error", str(error.detail)))
-    return respond(request, ProblemError(error.status_code, code, title, str(error.detail), headers=error.headers))
+    headers = dict(error.headers or {})
+    if "Allow" in headers and (methods := _methods_of(request)):
+        headers["Allow"] = ", ".join(methods)
+    return respond(request, ProblemError(error.status_code, code, title, str(error.detail), headers=headers))
+
+
+def _methods_of(request: Request) -> list[str]:
+    """Return all methods that a path has: the route that refuses a call knows only its own, and a path may have several routes."""
+    routes = [route for route in request.app.routes if not isinstance(route, Mount)]  # which would match any method
+    found = [each for each in _METHODS if any(route.matches({**request.scope, "method": each})[0] is Match.FULL for route in routes)]
+    return ["HEAD", *found] if "GET" in found else found
 
 
 async def _on_bug(request: Request, error: Exception) -> Response:

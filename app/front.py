@@ -1,4 +1,4 @@
-"""The front door: hot calls go straight to their routes, all others to FastAPI.
+"""The front door: hot calls go straight to their routes, all others to FastAPI; HEAD is served as GET.
 
 What FastAPI and Starlette put around every route costs a call more than a beat does, and a hot route needs none of it but an answer to
 what goes wrong. FastAPI has these routes all the same: they are in OpenAPI, and it says what is wrong with any other method.
@@ -28,6 +28,8 @@ class Front:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] == "http" and scope["method"] == "POST" and self.finds(scope):
             return self._hot(scope, receive, send)
+        if scope["type"] == "http" and scope["method"] == "HEAD":
+            scope = {**scope, "method": "GET"}  # the server, which has the scope as it was, leaves the body out
         return self.app(scope, receive, send)
 
     def finds(self, scope: Scope) -> bool:

@@ -65,7 +65,9 @@ def create_app(settings: Settings, database_url: str) -> Front:
             await housekeeper.trim()
             return done
 
-        service = app.state.service = Service(database, store, settings.migrations, lambda: timer.lag, sweep, telemetry.registry)
+        service = app.state.service = Service(
+            database, store, settings.migrations, lambda: timer.lag, sweep, telemetry.registry, settings.queue_bytes
+        )
         telemetry.observe(Observed(store.tally, store.figures, lambda: store.parking.parked, lambda: timer.lag))
         async with _background(
             {

@@ -39,6 +39,12 @@ class Settings(BaseSettings):
     queue_limit: int = Field(
         default=20_000, ge=1, description="Calls of one kind that may wait for the database; one more is answered 503."
     )
+    queue_bytes: int = Field(
+        default=128 * 1024 * 1024,
+        ge=16 * 1024 * 1024,
+        description="Bytes that the bodies of calls of one kind may take, with 1024 for each of their items; what would take more is "
+        "answered 503.",
+    )
 
     @field_validator("database_url")
     @classmethod

@@ -6,7 +6,7 @@ The body of a POST whose every field has a default may be left out.
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, get_origin
 
 import orjson
 from fastapi import APIRouter, Request, Response
@@ -15,7 +15,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from app.api.params import refuse_parameters
+from app.api.room import ITEM_BYTES, Share
 from app.api.schemas import Wire
+from app.api.service import service_of
 from app.errors import ProblemError
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -35,19 +37,24 @@ class BodyRoute(APIRoute):
             options["openapi_extra"] = {"requestBody": {"required": False}}
         super().__init__(path, endpoint, **options)
         read = _read_optional_json if optional else _read_json
+        lists = _lists_of_items(model)
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             request = Request(scope, receive, send)
             if scope["query_string"]:
                 refuse_parameters(request)
+            share = Share(service_of(request).room(self.name))
             try:
-                raw = await read(request)
+                raw = await read(request, share)
+                request._body = raw  # type: ignore[assignment]  # noqa: SLF001 - what `request.body()` returns; it could not read it again
+                body = validate(raw)
+                share.add(ITEM_BYTES * sum(len(getattr(body, each)) for each in lists))
+                response: Response = await endpoint(request=request, body=body, **request.path_params)
+                await response(scope, receive, send)
             except ClientDisconnect:
                 return
-            request._body = raw  # type: ignore[assignment]  # noqa: SLF001 - what `request.body()` returns; it could not read it again
-            body = validate(raw)
-            response: Response = await endpoint(request=request, body=body, **request.path_params)
-            await response(scope, receive, send)
+            finally:
+                share.give_back()
 
         # In place of FastAPI's own, which would prepare for dependencies, streams and forms.
         self.app = serve
@@ -80,20 +87,25 @@ def _body_model(endpoint: Callable[..., Any]) -> type[Wire]:
     return model
 
 
+def _lists_of_items(model: type[Wire]) -> list[str]:
+    """Name the fields that hold what a body may have many of."""
+    return [name for name, field in model.model_fields.items() if get_origin(field.annotation) is list]
+
+
 def _head_of(request: Request) -> Head:
     """Return the request's headers by name; of those that come twice, the first."""
     return dict(reversed(request.scope["headers"]))
 
 
-async def _read_json(request: Request) -> bytes | bytearray:
+async def _read_json(request: Request, share: Share) -> bytes | bytearray:
     head = _head_of(request)
     _require_json(head)
-    return await _read_body(request, head)
+    return await _read_body(request, head, share)
 
 
-async def _read_optional_json(request: Request) -> bytes | bytearray:
+async def _read_optional_json(request: Request, share: Share) -> bytes | bytearray:
     head = _head_of(request)
-    body = await _read_body(request, head)
+    body = await _read_body(request, head, share)
     if body:
         _require_json(head)
         return body
@@ -128,7 +140,7 @@ def _require_json(head: Head) -> None:
         raise _unsupported("Send it without Content-Encoding.")
 
 
-async def _read_body(request: Request, head: Head) -> bytearray:
+async def _read_body(request: Request, head: Head, share: Share) -> bytearray:
     """Read the body, no further than the limit, and not at all if it is announced as larger."""
     announced = head.get(b"content-length", b"")
     if announced.isdigit() and int(announced) > MAX_BODY_BYTES:
@@ -138,7 +150,9 @@ async def _read_body(request: Request, head: Head) -> bytearray:
         message = await request.receive()
         if message["type"] == "http.disconnect":
             raise ClientDisconnect
-        body += message.get("body", b"")
+        part = message.get("body", b"")
+        share.add(len(part))
+        body += part
         if len(body) > MAX_BODY_BYTES:
             raise _too_large()
         if not message.get("more_body", False):

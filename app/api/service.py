@@ -11,6 +11,7 @@ from fastapi import Request
 from prometheus_client import CollectorRegistry
 
 from app.api.fields import is_queue_name
+from app.api.room import Room
 from app.errors import queue_not_found
 from app.leases.receipts import LeaseName, Receipts
 from app.store.database import Database, fetch
@@ -40,13 +41,19 @@ class Service:
     timer_lag: Callable[[], float]
     sweep: Callable[[], Awaitable[RecoveryStats]]
     metrics: CollectorRegistry
+    queue_bytes: int
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     _looking: "asyncio.Task[str | None] | None" = field(default=None, repr=False)
     _receipts: Receipts | None = field(default=None, repr=False)
+    _rooms: dict[str, Room] = field(default_factory=dict, repr=False)
 
     def dismiss_soon(self) -> None:
         """Send parked claims away at the loop's next turn. May be called from a signal handler, which can come between any two steps."""
         self.loop.call_soon_threadsafe(self.store.parking.dismiss)
+
+    def room(self, kind: str) -> Room:
+        """Return the room that calls of one kind share."""
+        return self._rooms.get(kind) or self._rooms.setdefault(kind, Room(kind, self.queue_bytes))
 
     @property
     def receipts(self) -> Receipts:

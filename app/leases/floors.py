@@ -3,8 +3,8 @@
 Messages that have been leased leave dead entries in the index of ready messages, and a transaction that is held open elsewhere keeps
 Postgres from clearing them away. A claim that began at the front would walk them all (scar 41). So it begins, within each level, at the
 floor: behind the last message that was taken there. A level is a fairness key and a rank (the negative priority). Whatever makes an older
-message ready lowers the floors, and somebody looks below them now and then, for what may have been missed. Claims for several work types
-have none: of some types they may not see all that comes before what they take.
+message ready lowers the floor of its level, and somebody looks below them now and then, for what may have been missed. Claims for several
+work types have none: of some types they may not see all that comes before what they take.
 """
 
 from collections import OrderedDict
@@ -15,9 +15,13 @@ from typing import Any, NamedTuple
 Level = tuple[str, int]
 """A fairness key and a rank."""
 
+Firsts = dict[Level | None, int]
+"""The first messages that may be ready again, by level; under None, of any level."""
+
 _WORTH_A_FLOOR = 1000
 _MOST_LEVELS = 200
 _MOST_FLOORS = 64
+_MOST_FIRSTS = 64
 _BEFORE_ALL_RANKS = -32768
 _BEHIND_ALL_RANKS = 32769
 _BEHIND_ALL_KEYS = "\U0010ffff" * 201
@@ -45,37 +49,55 @@ class Stretch(NamedTuple):
     end_rank: int | None = None
 
 
+def join(firsts: Firsts, others: Firsts) -> None:
+    """Add what comes first among others. Of too many levels, all are taken to begin with the first message of any."""
+    for level, message_id in others.items():
+        firsts[level] = min(message_id, firsts.get(level, message_id))
+    if len(firsts) > _MOST_FIRSTS:
+        blur(firsts)
+
+
+def blur(firsts: Firsts) -> None:
+    """Forget which levels they are of."""
+    lowest = min(firsts.values())
+    firsts.clear()
+    firsts[None] = lowest
+
+
 class Floors:
     """The floors of one place, of its busiest levels only: each costs a claim one more look into the index."""
 
     def __init__(self) -> None:
         self._floors: OrderedDict[Level, int] = OrderedDict()
         self._taken: OrderedDict[Level, int] = OrderedDict()
-        self._ceiling: int | None = None
+        self._missed: Firsts | None = None  # what became ready while a claim is under way
 
     def __bool__(self) -> bool:
         return bool(self._floors)
 
     def begin(self) -> None:
         """Note that a claim begins: what becomes ready from now on, it may not see."""
-        self._ceiling = None
+        self._missed = {}
 
     def took(self, taken: Iterable[Taken]) -> None:
-        """Note what the claim has taken: the first that were ready at each level."""
+        """Note what the claim has taken: the first that were ready at each level. That ends it."""
+        missed, self._missed = self._missed or {}, None
         for level, messages, last in taken:
             if level in self._floors or self._is_busy(level, messages):
-                self._floors[level] = last if self._ceiling is None else min(last, self._ceiling)
+                self._floors[level] = min([last, *(missed[each] - 1 for each in (level, None) if each in missed)])
                 self._floors.move_to_end(level)
         while len(self._floors) > _MOST_FLOORS:
             self._floors.popitem(last=False)
 
-    def lower(self, message_id: int) -> None:
-        """Note that messages from this id on may be ready again."""
-        below = message_id - 1
-        self._ceiling = below if self._ceiling is None else min(self._ceiling, below)
-        for level, floor in self._floors.items():
-            if floor > below:
-                self._floors[level] = below
+    def lower(self, firsts: Firsts) -> None:
+        """Note that messages from these on may be ready again."""
+        if self._missed is not None:
+            join(self._missed, firsts)
+        for level in self._floors.keys() & firsts.keys():
+            self._floors[level] = min(self._floors[level], firsts[level] - 1)
+        if None in firsts:
+            for level, floor in self._floors.items():
+                self._floors[level] = min(floor, firsts[None] - 1)
 
     def leave(self) -> None:
         """Let the next claim begin at the front again, once: from the first that is taken at these levels on, they have floors again."""

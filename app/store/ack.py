@@ -54,7 +54,7 @@ from done as ended, queue
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
   and queue.id = message.queue_id
 returning message.id as message_id, message.generation, message.ended_by as fate,
-          array_remove(array[case when queue.max_in_flight is not null then ended.freed end], null) as wakes, 0::float8 as wait
+          case when queue.max_in_flight is not null then ended.freed end as freed, 0::float8 as wait
 """
 
 

@@ -86,10 +86,9 @@ returned as (
         {counters}, {KEEP_REPORT}
     from placed as ended
     where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-    returning ended.*, message.status, message.ended_by, array_remove(array[
-        case when message.status = 'pending' then message.queue_id end,
-        case when ended.limited then ended.queue_id end
-    ], null) as wakes
+    returning ended.*, message.ended_by, message.fairness_key, message.priority,
+              case when message.status = 'pending' then message.queue_id end as ready_in,
+              case when ended.limited then ended.queue_id end as freed
 ),
 noted as (
     insert into checkpoint (shard, message_id, generation, kind, history, facts)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import asyncpg
 
-from app.leases.floors import Floors, Taken
+from app.leases.floors import Firsts, Floors, Taken, join
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
@@ -251,11 +251,13 @@ async def first_ready(pool: Pool, place: Place, aside: Collection[int]) -> int |
     return rows[0]["id"] if rows else None
 
 
-async def first_below(pool: Pool, place: Place, aside: Collection[int]) -> int | None:
-    """Return the first message that is ready although a floor has left it behind: this replica has not heard of it."""
+async def first_below(pool: Pool, place: Place, aside: Collection[int]) -> Firsts:
+    """Return the first messages that are ready although a floor has left them behind: this replica has not heard of them."""
     rows = await fetch(pool, place.filter.pick.below, place.shard, place.queue_id, *place.floors.columns(), aside, *place.filter.arguments)
-    lowest: int | None = rows[0]["lowest"]
-    return lowest
+    firsts: Firsts = {}
+    for message_id, fairness_key, rank in rows:  # of several work types, several to a level
+        join(firsts, {(fairness_key, rank): message_id})
+    return firsts
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import asyncpg
 import structlog
 
+from app.leases.floors import Firsts
 from app.store.aside import Aside
 from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Place, claim, first_below, first_ready, repeated
 from app.store.database import Pool
@@ -138,10 +139,10 @@ class Line:
             if leases:
                 await self._serving.release(leases)
 
-    def wake(self, lowest: int | None = None) -> None:
-        """Serve those who wait: messages may be ready, of which those from the id `lowest` on may be older than what was claimed last."""
-        if lowest is not None:
-            self._place.floors.lower(lowest)
+    def wake(self, firsts: Firsts | None = None) -> None:
+        """Serve those who wait: messages may be ready, of which those from `firsts` on may be older than what was claimed last."""
+        if firsts:
+            self._place.floors.lower(firsts)
         self._dry = False
         self._woken.set()
 
@@ -160,9 +161,8 @@ class Line:
         if not floors:
             return
         self._claimed = False
-        lowest = await first_below(pool, self._place, self._aside.ids())
-        if lowest is not None:
-            self.wake(lowest)
+        if firsts := await first_below(pool, self._place, self._aside.ids()):
+            self.wake(firsts)
 
     def dismiss(self, workers: Container[str] | None = None) -> None:
         """Let nobody wait any longer, or none of these workers."""

@@ -32,7 +32,7 @@ ended as (
     returning lease.*, held.error, held.delay, held.retryable, true as is_attempt
 ),
 {_RETURNED_AND_NOTED}
-select message_id, generation, ended_by as fate, wakes, wait from returned
+select message_id, generation, ended_by as fate, freed, wait, ready_in, fairness_key, priority from returned
 """
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 from collections import OrderedDict
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterator
 
 import asyncpg
 import structlog
@@ -14,6 +14,7 @@ from app.store.faults import OverloadedError, UnavailableError
 from app.store.line import Claimed, Line, Serving
 from app.store.pick import Filter
 from app.store.queues import QueueRef
+from app.store.ready import QueueFirsts
 
 _IDLE_LINES = 10_000
 
@@ -60,15 +61,15 @@ class Parking:
         """Release leases that nobody was there to take."""
         await self._line(claimed.queue, claimed.filter).give_back(claimed)
 
-    def wake(self, queue_ids: Iterable[int], lowest: int | None = None) -> None:
-        """Serve the lines of these queues: they may have ready messages, from the id `lowest` on, or those that were ready before."""
-        for queue_id in queue_ids:
+    def wake(self, ready: QueueFirsts) -> None:
+        """Serve the lines of these queues: they may have ready messages."""
+        for queue_id, firsts in ready.items():
             for line in self._of_queue.get(queue_id, {}).values():
-                line.wake(lowest)
+                line.wake(firsts)
 
     def wake_all(self) -> None:
         """Serve all lines, for whatever they may have missed."""
-        self.wake(list(self._of_queue), lowest=0)
+        self.wake({queue_id: {None: 0} for queue_id in self._of_queue})
 
     async def look_below(self, pool: Pool) -> None:
         """Have each line look for messages that it has left behind. One that fails keeps no other from it."""

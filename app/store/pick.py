@@ -102,11 +102,12 @@ picked as materialized (
 """
 
 
-# What the floors have left behind. The arguments are $1 shard, $2 queue, $3 to $5 the floors, $6 messages set aside, then the filter's.
+# What the floors have left behind: the first message of each level. The arguments are $1 shard, $2 queue, $3 to $5 the floors, $6 messages
+# set aside, then the filter's.
 _BELOW = """
 -- Locks: none that lasts; what a claim has in hand is passed over.
 -- Index: {index}, by a range from the front of each floored level to its floor: all that has died there and is not cleared away is walked.
-select min(found.id) as lowest
+select found.id, floor.fairness_key, floor.rank
 from unnest($3::text[], $4::int[], $5::bigint[]) as floor(fairness_key, rank, message_id)
 {wanted}
 cross join lateral (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
+from app.store.ready import Ready, first_ready_of
 
 PROMOTE = f"""
 -- Locks: the delayed messages that are due, earliest first, skipping those in other hands.
@@ -21,9 +22,9 @@ promoted as (
     update message set status = 'pending'
     from due
     where message.shard = due.shard and message.id = due.id
-    returning message.queue_id, message.id
+    returning message.queue_id, message.id, message.fairness_key, message.priority
 )
-select count(*) as promoted, coalesce(array_agg(distinct queue_id), array[]::bigint[]) as wakes, min(id) as lowest from promoted
+select count(*) as promoted, {first_ready_of("promoted", queue="queue_id", message="id")} as ready from promoted
 """
 
 _FIRST = f"""
@@ -39,11 +40,10 @@ for update skip locked
 
 @dataclass(frozen=True, slots=True)
 class Promoted:
-    """What one batch did. `wakes` are the queues whose parked claims may now get something, `lowest` is the first of these messages."""
+    """What one batch did. `ready` are the first of these messages."""
 
     promoted: int
-    wakes: list[int]
-    lowest: int | None
+    ready: list[Ready]
 
 
 async def promote(pool: Pool, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Promoted:

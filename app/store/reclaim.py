@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
+from app.store.ready import Ready, first_ready_of
 from app.store.recheck import BLOCK, EARLY_S
 
 _RETURNED_AND_NOTED = end_attempts(
@@ -81,7 +82,8 @@ select
     count(*) as expired,
     count(*) filter (where given_up) as given_up,
     (select count(*) from noted) as noted,
-    array(select distinct unnest(wakes) from returned) as wakes, min(message_id) as lowest,
+    {first_ready_of("returned", queue="ready_in", message="message_id")} as ready,
+    array(select distinct freed from returned where freed is not null) as freed,
     coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
 from returned
 """
@@ -101,16 +103,16 @@ for update skip locked
 class Reclaimed:
     """What one batch did.
 
-    `noted` counts the checkpoints, `wakes` are the queues whose parked claims may now get something, `lowest` is the first of these
-    messages, and `lag` is the longest time, in seconds, that one of these leases had been over.
+    `noted` counts the checkpoints, `ready` are the first of the messages that are ready again, `freed` the queues with a limit that have
+    a place free, and `lag` is the longest time, in seconds, that one of these leases had been over.
     """
 
     looked_at: int
     expired: int
     given_up: int
     noted: int
-    wakes: list[int]
-    lowest: int | None
+    ready: list[Ready]
+    freed: list[int]
     lag: float
 
 

@@ -1,10 +1,11 @@
 """Redrive: send dead letters back to where they came from, or elsewhere, with a fresh budget and all else as it was (scar 51)."""
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable
 
 from app.store.batches import BATCH_ROWS
 from app.store.database import Pool, fetch
 from app.store.queues import QueueRef
+from app.store.ready import QueueFirsts, first_ready_of, firsts_of
 from app.store.states import in_state
 
 # Where a message goes: to the queue named in the call; else to where it came from; one that failed here is tried again here.
@@ -64,24 +65,23 @@ moved as (
         attempt_count = 0, attempts_before = 0, unconfirmed_before = message.unconfirmed_count
     from held
     where message.shard = held.shard and message.id = held.id
-    returning message.queue_id, message.id
+    returning message.queue_id, message.id, message.fairness_key, message.priority
 )
 select
     (select count(*) from seen) as seen,
     (select max(id) from seen) as last,
     count(*) as redriven,
-    min(id) as lowest,
-    coalesce(array_agg(distinct queue_id), array[]::bigint[]) as ready_queues
+    {first_ready_of("moved", queue="queue_id", message="id")} as ready
 from moved
 """
 
 
 async def redrive(
-    pool: Pool, queue: QueueRef, to: str | None, limit: int | None, on_ready: Callable[[Iterable[int], int | None], None]
+    pool: Pool, queue: QueueRef, to: str | None, limit: int | None, on_ready: Callable[[QueueFirsts], None]
 ) -> AsyncGenerator[int]:
     """Send up to `limit` messages of the queue back, oldest first. Yields how many, batch by batch.
 
-    `on_ready` is told which queues have got some, and the first of these messages.
+    `on_ready` is told the first of these messages.
 
     Each message is looked at once: one that comes back while this goes on is not sent on again.
     """
@@ -89,7 +89,7 @@ async def redrive(
     while seen == BATCH_ROWS and limit != 0:
         most = BATCH_ROWS if limit is None else min(limit, BATCH_ROWS)
         (row,) = await fetch(pool, REDRIVE, queue.shard, queue.id, last, most, to, queue.name)
-        on_ready(row["ready_queues"], row["lowest"])
+        on_ready(firsts_of(row["ready"]))
         last, seen = row["last"], row["seen"]
         if limit is not None:
             limit -= row["redriven"]

@@ -25,8 +25,8 @@ set status = 'pending', available_at = now(), ended_by = 'released',
 from ended, queue
 where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
   and queue.id = message.queue_id
-returning message.id as message_id, message.generation, 'released' as fate, array[message.queue_id] as wakes,
-          0::float8 as wait
+returning message.id as message_id, message.generation, 'released' as fate, null::bigint as freed, 0::float8 as wait,
+          message.queue_id as ready_in, message.fairness_key, message.priority
 """
 
 

@@ -1,6 +1,6 @@
 """What ack, nack and release share: their verdict, and the report that a refused one leaves behind."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, TypeVar
 
 from app.leases.outcomes import REPORT_KEPT, Fate
@@ -13,13 +13,16 @@ RowT = TypeVar("RowT")
 class Settled(NamedTuple):
     """How the lease ended, whether by this call or before it.
 
-    `wakes` are the queues whose parked claims may get something by this call: its message is ready there, or has left a place free.
-    `wait` is the seconds until its message is ready, if that is later.
+    `freed` is the queue that has a place free by this call, if it limits its leases, and `ready_in` the one where its message is ready
+    now, under that key and priority. `wait` is the seconds until it is, if that is later.
     """
 
     fate: Fate
-    wakes: Sequence[int] = ()
+    freed: int | None = None
     wait: float = 0.0
+    ready_in: int | None = None
+    fairness_key: str = ""
+    priority: int = 0
 
 
 # Whose newest checkpoints are kept together: a task's, or those of a message that belongs to none.

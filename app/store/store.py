@@ -26,6 +26,7 @@ from app.store.promote import Promoted, promote
 from app.store.purge import purge
 from app.store.queues import QueueRef, Queues, StoredQueue
 from app.store.reads import Reads
+from app.store.ready import QueueFirsts, firsts_of
 from app.store.reclaim import Reclaimed, reclaim
 from app.store.recovery import Recovery
 from app.store.redrive import redrive
@@ -91,7 +92,7 @@ class Store:
         if isinstance(verdict, Sent) and verdict.stored:
             self.tally.sends += verdict.stored
             lowest = min(message.id for message in verdict.messages if not message.duplicate)
-            self._note_ready([queue.id], lowest, (message.delay for message in messages))
+            self._note_ready({queue.id: {None: lowest}}, delays=(message.delay for message in messages))
         return verdict
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
@@ -143,15 +144,15 @@ class Store:
         """
         queue_id = await self.queues.delete(name, force=force)
         if queue_id is not None:
-            self.wakeups.ready([queue_id])
+            self.wakeups.ready({queue_id: {}})
         return queue_id is not None
 
     async def cancel(self, message_id: int) -> bool:
         """Cancel a message. Returns False if there is none, or it is final, or it changed hands just now."""
         for shard in self.shards:
-            wakes = await cancel(self._pool, shard, message_id)
-            if wakes is not None:
-                self._note_ready(wakes)
+            freed = await cancel(self._pool, shard, message_id)
+            if freed is not None:
+                self._note_ready({}, freed)
                 return True
         return False
 
@@ -171,15 +172,13 @@ class Store:
         return verdicts
 
     async def ack(self, acks: Sequence[tuple[int, Ack]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("ack", outcomes.ACK, await _submit(self._ack, acks), lowest=None)
+        return self._note_settled("ack", outcomes.ACK, acks, await _submit(self._ack, acks))
 
     async def nack(self, nacks: Sequence[tuple[int, Nack]]) -> list[Settled | RowFaultError]:
-        verdicts = await _submit(self._nack, nacks)
-        return self._note_settled("nack", outcomes.NACK, verdicts, _lowest_ready(nacks, verdicts))
+        return self._note_settled("nack", outcomes.NACK, nacks, await _submit(self._nack, nacks))
 
     async def release(self, releases: Sequence[tuple[int, Release]]) -> list[Settled | RowFaultError]:
-        verdicts = await _submit(self._release, releases)
-        return self._note_settled("release", outcomes.RELEASE, verdicts, _lowest_ready(releases, verdicts))
+        return self._note_settled("release", outcomes.RELEASE, releases, await _submit(self._release, releases))
 
     async def reclaim(self, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Reclaimed:
         """Look at a batch of the leases that are due for it. A full batch means that more may be due."""
@@ -187,32 +186,42 @@ class Store:
         if done.expired:
             self.tally.reclaims.update(expired=done.expired, given_up=done.given_up)
             self.tally.observe_lag(done.lag)
-        self._note_ready(done.wakes, done.lowest)
+        self._note_ready(firsts_of(done.ready), done.freed)
         return done
 
     async def promote(self, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Promoted:
         """Promote a batch of the delayed messages that are due. A full batch means that more may be due."""
         done = await promote(self._timer_pool, shard, limit, aside, reach)
-        self._note_ready(done.wakes, done.lowest)
+        self._note_ready(firsts_of(done.ready))
         return done
 
     def _note_settled(
-        self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError], lowest: int | None
+        self,
+        verb: str,
+        words: Mapping[Fate, str],
+        rows: Sequence[tuple[int, Ack | Nack | Release]],
+        verdicts: list[Settled | RowFaultError],
     ) -> list[Settled | RowFaultError]:
-        settled = [verdict for verdict in verdicts if isinstance(verdict, Settled)]
-        self.tally.settles.update((verb, words[verdict.fate]) for verdict in settled)
-        self._note_ready({queue_id for verdict in settled for queue_id in verdict.wakes}, lowest, (verdict.wait for verdict in settled))
+        settled = [(row, verdict) for (_, row), verdict in zip(rows, verdicts, strict=True) if isinstance(verdict, Settled)]
+        self.tally.settles.update((verb, words[verdict.fate]) for _, verdict in settled)
+        ready = firsts_of(
+            (each.ready_in, each.fairness_key, each.priority, row.message_id) for row, each in settled if each.ready_in is not None
+        )
+        freed = {each.freed for _, each in settled if each.freed is not None}
+        self._note_ready(ready, freed, (each.wait for _, each in settled))
         return verdicts
 
-    def _note_ready(self, queue_ids: Iterable[int], lowest: int | None = None, delays: Iterable[float] = ()) -> None:
-        """Tell claims that messages from the id `lowest` on may be ready, if not None, and the timer of those that will be later."""
-        self.wakeups.ready(queue_ids, lowest)
+    def _note_ready(self, ready: QueueFirsts, freed: Iterable[int] = (), delays: Iterable[float] = ()) -> None:
+        """Tell claims of messages that may be ready and of queues that have a place free, and the timer of messages that will be ready."""
+        for queue_id in freed:
+            ready.setdefault(queue_id, {})
+        self.wakeups.ready(ready)
         if soonest := min((delay for delay in delays if delay > 0), default=None):
             self.alarm.set(soonest)
 
     def _note_reconfigured(self, stored: StoredQueue) -> None:
         if stored.queue.id is not None:
-            self.wakeups.ready([stored.queue.id])
+            self.wakeups.ready({stored.queue.id: {}})
 
     def _note_granted(self, leases: list[GrantedLease]) -> None:
         self.tally.claims += len(leases)
@@ -223,12 +232,6 @@ class Store:
             await self.release([(lease.shard, Release(lease.message_id, lease.generation)) for lease in leases])
         except StoreError as error:
             log.warning("leases not given back; they will run out", leases=len(leases), reason=str(error))
-
-
-def _lowest_ready(rows: Sequence[tuple[int, Nack | Release]], verdicts: Sequence[Settled | RowFaultError]) -> int | None:
-    """Return the first message that may be ready again, if any."""
-    ready = (row.message_id for (_, row), verdict in zip(rows, verdicts, strict=True) if isinstance(verdict, Settled) and verdict.wakes)
-    return min(ready, default=None)
 
 
 async def _submit(lanes: Lanes[RowT, VerdictT], rows: Sequence[tuple[int, RowT]]) -> list[VerdictT | RowFaultError]:

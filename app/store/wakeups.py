@@ -7,25 +7,28 @@ Nothing depends on a notification: parked claims also look by themselves once pe
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 
 import asyncpg
+import orjson
 import structlog
 
+from app.leases.floors import Firsts, blur, join
 from app.store.database import Database, connect, fetch
 from app.store.faults import UnavailableError, answering
 from app.store.parking import Parking
+from app.store.ready import QueueFirsts
 from app.store.registry import Registry
 from app.store.workers import CHANNEL as WORKERS_CHANNEL
 
 _CHANNEL = "leasebeat_ready"
 _THROTTLE_S = 0.02
-_QUEUES_PER_NOTIFICATION = 150  # a payload is limited to 8000 bytes
+_MOST_PAYLOAD_BYTES = 7999
 _RECONNECT_S = 0.5
 
 _NOTIFY = """
 -- Locks: none but the notification queue's own, at commit. Throttled, so that no send waits for it.
-select pg_notify($1, $2)
+select pg_notify($1, payload) from unnest($2::text[]) as payload
 """
 
 log = structlog.get_logger(__name__)
@@ -39,16 +42,14 @@ class Wakeups:
         self._parking = parking
         self._registry = registry
         self._replica = uuid.uuid4().hex
-        self._unsent: dict[int, int | None] = {}
+        self._unsent: QueueFirsts = {}
         self._has_unsent = asyncio.Event()
 
-    def ready(self, queue_ids: Iterable[int], lowest: int | None = None) -> None:
-        """Tell that claims on these queues may get something: messages from the id `lowest` on, or those that were ready before."""
-        queue_ids = list(queue_ids)
-        self._parking.wake(queue_ids, lowest)
-        for queue_id in queue_ids:
-            known = self._unsent.get(queue_id)
-            self._unsent[queue_id] = lowest if known is None else known if lowest is None else min(known, lowest)
+    def ready(self, ready: QueueFirsts) -> None:
+        """Tell that claims on these queues may get something."""
+        self._parking.wake(ready)
+        for queue_id, firsts in ready.items():
+            join(self._unsent.setdefault(queue_id, {}), firsts)
         if self._unsent:
             self._has_unsent.set()
 
@@ -57,12 +58,9 @@ class Wakeups:
         while True:
             await self._has_unsent.wait()
             self._has_unsent.clear()
-            queues = [self._unsent.popitem() for _ in range(min(len(self._unsent), _QUEUES_PER_NOTIFICATION))]
-            if self._unsent:
-                self._has_unsent.set()
-            payload = " ".join(str(queue_id) if lowest is None else f"{queue_id}:{lowest}" for queue_id, lowest in queues)
+            unsent, self._unsent = self._unsent, {}
             try:
-                await fetch(self._database.work, _NOTIFY, _CHANNEL, f"{self._replica} {payload}")
+                await fetch(self._database.work, _NOTIFY, _CHANNEL, list(payloads(self._replica, unsent)))
             except UnavailableError:
                 log.warning("notification not sent; the other replicas will find out by themselves")
             await asyncio.sleep(_THROTTLE_S)
@@ -90,11 +88,38 @@ class Wakeups:
             connection.terminate()
 
     def _heard(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
-        replica, *queues = str(payload).split()
-        if replica == self._replica:
-            return
-        for queue_id, _, lowest in (each.partition(":") for each in queues):
-            self._parking.wake([int(queue_id)], int(lowest) if lowest else None)
+        replica, ready = read_payload(str(payload))
+        if replica != self._replica:
+            self._parking.wake(ready)
 
     def _heard_of_worker(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         self._registry.heard(str(payload))
+
+
+def payloads(replica: str, ready: Mapping[int, Firsts]) -> Iterator[str]:
+    """Lay out what is ready, in as few texts as may be, none longer than a notification may be."""
+    head = orjson.dumps([replica])[:-1]
+    text = head
+    for queue_id, firsts in ready.items():
+        part = _part(queue_id, firsts)
+        if len(head) + len(part) >= _MOST_PAYLOAD_BYTES:  # with so many levels, or such long keys
+            blurred = firsts.copy()
+            blur(blurred)
+            part = _part(queue_id, blurred)
+        if len(text) + len(part) >= _MOST_PAYLOAD_BYTES:
+            yield f"{text.decode()}]"
+            text = head
+        text += part
+    yield f"{text.decode()}]"
+
+
+def _part(queue_id: int, firsts: Firsts) -> bytes:
+    return b"," + orjson.dumps([queue_id, *((*(level or (None, 0)), message_id) for level, message_id in firsts.items())])
+
+
+def read_payload(payload: str) -> tuple[str, QueueFirsts]:
+    """Return which replica tells of what."""
+    replica, *queues = orjson.loads(payload)
+    return replica, {
+        queue_id: {None if key is None else (key, rank): message_id for key, rank, message_id in firsts} for queue_id, *firsts in queues
+    }

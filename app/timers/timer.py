@@ -43,27 +43,30 @@ class Timer:
         self._store = store
         self._pool = pool
         self._longest_sleep = longest_sleep
-        self._planned = time.monotonic()
+        self._expected = time.monotonic()
         self._aside = Aside()
         self._haste = _SHORTEST_SLEEP_S
         self._windows = {shard: _Window() for shard in store.shards}
 
     @property
     def lag(self) -> float:
-        """Seconds by which the next sweep is later than planned: near 0 unless sweeps are slow, or fail."""
-        return max(0.0, time.monotonic() - self._planned)
+        """Seconds since it was to have got on: to the next sweep, or within one through a round of batches. Near 0 unless it is stuck.
+
+        However long a sweep takes that works a backlog off, its rounds end; those of one that stands still, or fails, do not.
+        """
+        return max(0.0, time.monotonic() - self._expected)
 
     async def run(self) -> None:
         """Sweep for as long as the replica lives. An error is logged, waited out and tried again, never final."""
         failures = 0
         while True:
             try:
-                _, handled = await self._sweep(self._windows)
+                _, handled = await self._sweep(self._windows, self._expect)
                 failures = 0
                 pause = await self._pause(handled)
-                self._planned = time.monotonic() + pause
+                self._expect(pause)
                 if await self._store.alarm.sleep(pause):
-                    self._expect_anything()
+                    self._forget_plans()
             except Exception as error:
                 failures += 1
                 log.error("sweep failed", error=type(error).__name__, failures=failures, exc_info=not isinstance(error, UnavailableError))
@@ -74,13 +77,17 @@ class Timer:
         stats, _ = await self._sweep({shard: _Window() for shard in self._store.shards})
         return stats
 
-    async def _sweep(self, windows: "dict[int, _Window]") -> tuple[RecoveryStats, int]:
+    def _expect(self, pause: float = 0.0) -> None:
+        """Note that the timer has got on, and does not rest for longer than this."""
+        self._expected = time.monotonic() + pause
+
+    async def _sweep(self, windows: "dict[int, _Window]", on_round: Callable[[], None] = lambda: None) -> tuple[RecoveryStats, int]:
         """Sweep once. Returns what it did, which is noted also if it is cut short, and how many rows it handled."""
         stats = RecoveryStats()
         began = time.monotonic()
         try:
             works = [work for shard, window in windows.items() for work in self._works_of(shard, window, stats)]
-            handled = await self._drain(works, stats)
+            handled = await self._drain(works, stats, on_round)
         finally:
             stats.scan_duration_ms = (time.monotonic() - began) * 1000
             self._store.recovery.note(stats)
@@ -111,10 +118,10 @@ class Timer:
         ]
         return [work for work in works if work.verb in due]
 
-    def _expect_anything(self) -> None:
+    def _forget_plans(self) -> None:
         """Let the next sweep do all kinds of work: something has become due earlier than planned."""
         for window in self._windows.values():
-            window.expect_anything()
+            window.forget_plan()
 
     async def _pause(self, handled: int) -> float:
         """Return the seconds until something will be due."""
@@ -127,7 +134,7 @@ class Timer:
         self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
         return min(self._longest_sleep, max(self._haste, due))
 
-    async def _drain(self, works: "list[_Work]", stats: RecoveryStats) -> int:
+    async def _drain(self, works: "list[_Work]", stats: RecoveryStats, on_round: Callable[[], None]) -> int:
         """Run a batch of each kind of work by turns, until none of them comes back full, and return how many rows they handled.
 
         So a backlog of one kind, or of one shard, keeps no other waiting for longer than a batch takes (design rule 8).
@@ -135,6 +142,7 @@ class Timer:
         handled, more = 0, True
         while more:
             done = [await self._batch(work, stats) for work in works]
+            on_round()
             handled += sum(rows for rows, _ in done)
             more = any(full for _, full in done)
         return handled
@@ -211,6 +219,6 @@ class _Window:
         self._first = min(self._began, now + min(due.values())) - _LATENESS_S
         self._due_at = {verb: now + seconds for verb, seconds in due.items()}
 
-    def expect_anything(self) -> None:
+    def forget_plan(self) -> None:
         """Let the next sweep do everything that is due, whatever was planned."""
         self._due_at = _NOT_KNOWN

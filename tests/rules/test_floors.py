@@ -192,6 +192,28 @@ async def read_by_a_claim(sql: Connection, pick: Pick, floors: Floors, wanted: t
 
 
 @pytest.mark.scar(41)
+async def test_a_message_that_comes_back_has_claims_walk_its_own_level_only(database_url: str) -> None:
+    """Again and again, while all that was ever taken at a busier level is kept by a transaction that is held open."""
+    sql = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
+    await fill(sql, ready=DEAD)
+    holder = await held_snapshot(database_url)
+    last = await sql.fetchval("select max(id) from message")
+    await sql.execute("update message set status = 'completed', generation = 1, ended_by = 'acked', finished_at = now()")
+    await fill(sql, ready=SLOTS)
+    pick, wanted = CLAIM_KINDS["any"]
+    floors = Floors()
+    for _ in range(3):
+        floors.begin()
+        floors.took([Taken(("key-0", 0), BUSY, last)])
+        floors.lower({("other", 0): 1})
+        assert buffers(await read_by_a_claim(sql, pick, floors, wanted)) <= 60 * SLOTS
+    floors.lower({("key-0", 0): 1})
+    assert buffers(await read_by_a_claim(sql, pick, floors, wanted)) > DEAD_PAGES + 60 * SLOTS
+    await holder.close()
+    await sql.close()
+
+
+@pytest.mark.scar(41)
 async def test_the_timer_walks_nothing_that_is_gone_but_what_came_due_of_late(database_url: str) -> None:
     sql = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
     await fill(sql, ready=0, leased=DEAD, delayed=DEAD)

@@ -69,7 +69,7 @@ def test_what_may_be_ready_again_is_reached_again() -> None:
     floors = Floors()
     took(floors, "a", 0, 2000)
     took(floors, "a", 5, 3000)
-    floors.lower(1500)
+    floors.lower({None: 1500})
     assert [reached(floors, "a", rank, message_id) for rank in (0, 5) for message_id in (1499, 1500)] == [0, 1, 0, 1]
 
 
@@ -77,13 +77,43 @@ def test_what_became_ready_while_a_claim_was_under_way_is_reached() -> None:
     floors = Floors()
     took(floors, "a", 0, 2000)
     floors.begin()
-    floors.lower(2500)
-    floors.lower(2400)
+    floors.lower({None: 2500})
+    floors.lower({None: 2400})
     floors.took([Taken(("a", 0), 1, 2600)])
     assert [reached(floors, "a", 0, message_id) for message_id in (2399, 2400)] == [0, 1]
     floors.begin()
     floors.took([Taken(("a", 0), 1, 2700)])
     assert reached(floors, "a", 0, 2600) == 0
+
+
+def test_what_is_ready_again_at_one_level_is_reached_again_and_no_other_level_is_walked_for_it() -> None:
+    floors = Floors()
+    for key, rank in (("a", 0), ("a", 5), ("b", 0)):
+        took(floors, key, rank, 2000)
+    floors.lower({("a", 5): 1500, ("c", 0): 1})
+    assert [reached(floors, "a", 5, message_id) for message_id in (1499, 1500)] == [0, 1]
+    assert reached(floors, "a", 0, 2000) == reached(floors, "b", 0, 2000) == 0
+
+
+def test_what_became_ready_at_one_level_while_a_claim_was_under_way_is_reached_and_bounds_no_other() -> None:
+    floors = Floors()
+    for key in ("a", "b"):
+        took(floors, key, 0, 2000)
+    floors.begin()
+    floors.lower({("a", 0): 2500})
+    floors.took([Taken(("a", 0), 1, 2600), Taken(("b", 0), 1, 2700)])
+    assert [reached(floors, "a", 0, message_id) for message_id in (2499, 2500)] == [0, 1]
+    assert reached(floors, "b", 0, 2700) == 0
+
+
+def test_of_too_many_levels_all_are_taken_to_begin_with_the_first_message_of_any() -> None:
+    """What is remembered is bounded, and nothing is lost by it."""
+    floors = Floors()
+    took(floors, "a", 0, 2000)
+    floors.begin()
+    floors.lower({**{(f"key-{number}", 0): 5000 + number for number in range(10_000)}, ("b", 0): 2100})
+    floors.took([Taken(("a", 0), 1, 2600)])
+    assert [reached(floors, "a", 0, message_id) for message_id in (2099, 2100)] == [0, 1]
 
 
 def test_only_the_busiest_of_late_have_floors() -> None:
