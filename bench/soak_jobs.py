@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 if multiprocessing.parent_process() is not None:
-    os.nice(5)  # a process for handlers, whose start takes half a second of the machine: what else runs on it comes first
+    os.nice(5)  # a process for handlers, whose start takes a third of a second of the machine: what else runs on it comes first
 
 from bench.soak_program import Facts, finish, queue_of, report, steps_of
 from leasebeat import Context, LeasedMessage, Worker

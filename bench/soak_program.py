@@ -15,7 +15,7 @@ from typing import Any
 LEASE_S = 3.0
 _HANG_S = 3 * LEASE_S
 _HANGING_SHARES = {"blocking": 0.1, "cpu": 0.04, "async": 0.1, "subprocess": 0.1}
-"""A process that hangs is ended, and the start of another takes half a second of the machine: no more of them than two cores bear."""
+"""A process that hangs is ended, and the start of another takes a third of a second of the machine: no more of them than two cores bear."""
 _STEPS = (6, 15)
 _STEP_S = (0.2, 1.4)
 

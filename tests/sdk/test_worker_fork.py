@@ -10,6 +10,7 @@ import threading
 import time
 
 import pytest
+from harness.wait import until
 from sdk.running import CLAIM, Start, grant, park
 from sdk.scripted_service import ScriptedService, beats, lease, problem
 
@@ -76,6 +77,26 @@ def test_a_child_that_a_handler_lets_go_on_does_not_settle_its_parents_message(
     (ack,) = service.wait_for("/ack")
     assert [item["output"] for item in ack.body["leases"]] == ["parent"]
     assert service.asked("/nack") == []
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_a_coroutine_lets_go_on_ends_with_it(service: ScriptedService, start: Start) -> None:
+    """It has a copy of the event loop, with all that runs there."""
+
+    async def handle(_message: LeasedMessage, _context: Context) -> int:
+        child = os.fork()
+        if child == 0:
+            return -1
+        try:
+            ended = until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG))
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        return 0 if ended is None else ended.si_status
+
+    start(handle)
+    (ack,) = service.wait_for("/ack", timeout=15)
+    assert [item["output"] for item in ack.body["leases"]] == [0]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

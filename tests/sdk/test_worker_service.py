@@ -252,7 +252,7 @@ def test_sigterm_drains_a_worker_process(server: Server, client: Client, queue: 
 
 
 def test_an_idle_worker_process_stops_at_once(server: Server, queue: str) -> None:
-    program = "import sys; from leasebeat import Worker; print('up', flush=True); Worker(sys.argv[1], sys.argv[2], print).run()"
+    program = "import sys; from leasebeat import Worker; worker = Worker(*sys.argv[1:], print); print('up', flush=True); worker.run()"
     with program_process(program, server.url, queue) as process:
         assert process.stdout is not None
         process.stdout.readline()

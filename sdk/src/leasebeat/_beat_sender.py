@@ -4,9 +4,10 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from leasebeat._client import Client
 from leasebeat._errors import InvalidRequestError, LeasebeatError, verdict_error
@@ -21,6 +22,7 @@ _log = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 1.0
 STALL_MARGIN_S = 0.5
+MOST_REFUSALS = 32  # of calls in one round: three bad reports among a thousand are found
 
 
 class BeatSender:
@@ -43,6 +45,7 @@ class BeatSender:
         self._lock = threading.Lock()
         self._leases: dict[str, TrackedLease] = {}
         self._backoff = Pauses()
+        self._rests = Pauses()  # after rounds with too many refusals
         self._not_before = 0.0
         self._failing = False
         self._beats = Ticker("leasebeat-beats", self._send_due, on_mend=self._give_up_call)
@@ -119,7 +122,7 @@ class BeatSender:
         due = [lease for lease in self._watched() if lease.next_beat_at <= now]
         if due and now >= self._not_before:
             try:
-                self._send(due)
+                self._send_all(due)
             except BaseException:
                 if self._beats.is_current:
                     self._put_back_all()
@@ -128,41 +131,60 @@ class BeatSender:
         next_beat_at = min((lease.next_beat_at for lease in self._watched()), default=math.inf)
         return min(self._next_watch(), max(self._not_before, next_beat_at))
 
-    def _send(self, leases: Sequence[TrackedLease]) -> None:
+    def _send_all(self, due: Sequence[TrackedLease]) -> None:
+        """Send in one call, and what is refused together in halves: one bad report costs no other lease anything, its own only its detail.
+
+        What was refused alone is sent alone, last, and a round ends after some refusals. So a proxy that refuses everything is not
+        called the more often the more leases there are.
+        """
+        calls = [[lease] for lease in due if lease.is_refused]
+        calls.append([lease for lease in due if not lease.is_refused])
+        refusals = 0
+        while calls and self._beats.is_current:
+            leases = calls.pop()
+            error = self._send(leases) if leases else None
+            if error is None:
+                continue
+            if self._beats.is_current:  # else another thread has sent them since
+                calls += self._parts(leases, error)
+            refusals += 1
+            if refusals == MOST_REFUSALS:
+                self._rest(calls, error)
+                return
+        self._rests.reset()
+
+    def _send(self, leases: Sequence[TrackedLease]) -> InvalidRequestError | None:
+        """Make one call. Returns the error if all of it is refused."""
         beats = [lease.take() for lease in leases]
         try:
             results = self._call(beats)
         except InvalidRequestError as error:
-            self._send_apart(leases, beats, error)
+            return error
         except LeasebeatError as error:
             self._put_back(leases, beats, error)
         else:
             self._take_in(leases, beats, results)
+        return None
 
-    def _send_apart(self, leases: Sequence[TrackedLease], beats: Sequence[Beat], error: InvalidRequestError) -> None:
-        """Send what was refused together in halves, so that one bad report costs no other lease anything, and its own only its detail."""
-        if not self._beats.is_current:
-            return  # another thread has sent them since
-        if len(leases) > 1:
-            middle = len(leases) // 2
-            self._send(leases[:middle])
-            if self._beats.is_current:
-                self._send(leases[middle:])
-        elif beats[0].detail is not None:
-            _log.warning("The detail of message %s is refused, and its beat repeated without: %s", leases[0].message_id, error)
-            self._send_without_detail(leases[0], beats[0])
-        else:
-            leases[0].postpone(beats[0])
-            self._log_failure(error)
+    def _parts(self, leases: list[TrackedLease], error: InvalidRequestError) -> list[list[TrackedLease]]:
+        """What to send in place of a call that was refused, the last first."""
+        middle = len(leases) // 2
+        if middle:
+            return [leases[middle:], leases[:middle]]
+        (lease,) = leases
+        if lease.refuse_detail():
+            _log.warning("The detail of message %s is refused, and its beat repeated without: %s", lease.message_id, error)
+            return [leases]
+        lease.refuse()
+        self._log_failure(error)
+        return []
 
-    def _send_without_detail(self, lease: TrackedLease, beat: Beat) -> None:
-        bare = lease.refuse_detail(beat)
-        try:
-            results = self._call([bare])
-        except LeasebeatError as error:
-            self._put_back([lease], [bare], error)
-        else:
-            self._take_in([lease], [bare], results)
+    def _rest(self, calls: Iterable[Iterable[TrackedLease]], error: InvalidRequestError) -> None:
+        """Leave the rest to a later round."""
+        for lease in chain.from_iterable(calls):
+            lease.put_back_in_flight()
+        self._not_before = time.monotonic() + self._rests.pause()
+        self._log_failure(error)
 
     def _put_back(self, leases: Sequence[TrackedLease], beats: Sequence[Beat], error: LeasebeatError) -> None:
         for lease, beat in zip(leases, beats, strict=True):

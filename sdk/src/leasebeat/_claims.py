@@ -5,6 +5,7 @@ import logging
 import threading
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from http import HTTPStatus
 from types import TracebackType
@@ -30,7 +31,7 @@ class Claims:
     connection, and the service parks it no longer.
 
     A claim that fails may have been granted leases all the same. So the next one of its queue goes by the same name, and gets them; if
-    there is none before the end, they are given back.
+    there is none in time, they are given back.
     """
 
     def __init__(self, options: Options, worker_id: str, *, version: str = __version__) -> None:
@@ -59,11 +60,10 @@ class Claims:
         try:
             leases = self._parked.result()
         except concurrent.futures.CancelledError:
-            self._give_back(queue, max_messages)
+            self._take_back(queue, self._repeat(queue, max_messages))
             return Leases()
-        except ApiError as error:
-            if error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
-                del self._names[queue]  # refused, so nothing was granted
+        except LeasebeatError as error:
+            self._forget_if_refused(queue, error)
             raise
         del self._names[queue]
         if self._stopped:
@@ -71,6 +71,21 @@ class Claims:
             return Leases()
         self._release(leases[max_messages:])  # granted when there was more room, and told only now
         return Leases(leases[:max_messages], drain=leases.drain)
+
+    @property
+    def has_unanswered(self) -> bool:
+        """Whether there is a claim that may have been granted what nobody holds."""
+        return bool(self._names)
+
+    def give_back_unanswered(self) -> None:
+        """Release what claims without an answer were granted. Those that fail again stay, as do all once stopped, until the end."""
+        for queue in list(self._names):
+            with self._lock:
+                if self._stopped:
+                    return
+                self._parked = self._repeat(queue)
+            with suppress(concurrent.futures.CancelledError):
+                self._take_back(queue, self._parked)
 
     def soon(self, work: Callable[[], object]) -> None:
         """Have something done in the thread of the claims. Signal handlers may call it: it takes no lock."""
@@ -83,15 +98,25 @@ class Claims:
             if self._parked is not None:
                 self._parked.cancel()
 
-    def _give_back(self, queue: str, max_messages: int) -> None:
-        """Release what a claim without an answer was granted: asked again by its name, it says so."""
-        repeat = self._claim(queue, max_messages=max_messages, claim_id=self._names.pop(queue), timeout=RECOVERY_TIMEOUT_S)
+    def _repeat(self, queue: str, max_messages: int = 1) -> concurrent.futures.Future[Leases]:
+        """Ask a claim without an answer again, by its name: it says what it was granted, which may be more than `max_messages`."""
+        return self._loop.submit(self._claim(queue, max_messages=max_messages, claim_id=self._names[queue], timeout=RECOVERY_TIMEOUT_S))
+
+    def _take_back(self, queue: str, repeat: concurrent.futures.Future[Leases]) -> None:
+        """Release what it was granted."""
         try:
-            leases = self._loop.submit(repeat).result()
+            leases = repeat.result()
         except LeasebeatError as error:
-            _log.info("A claim without an answer could not be checked; leases it was granted run out by themselves: %s", error)
+            self._forget_if_refused(queue, error)
+            _log.info("A claim without an answer could not be checked; leases it was granted may run out by themselves: %s", error)
         else:
+            del self._names[queue]
             self._release(leases)
+
+    def _forget_if_refused(self, queue: str, error: LeasebeatError) -> None:
+        """A claim that was refused was granted nothing."""
+        if isinstance(error, ApiError) and error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            del self._names[queue]
 
     def _release(self, leases: Sequence[Lease]) -> None:
         """Give back what comes too late to be worked on. A failure costs no more than the time until it runs out."""
@@ -110,6 +135,6 @@ class Claims:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         for queue in list(self._names):
-            self._give_back(queue, max_messages=1)
+            self._take_back(queue, self._repeat(queue))
         self._loop.submit(self._client.close()).result()
         self._loop.__exit__(kind, error, trace)

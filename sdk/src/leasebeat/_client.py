@@ -1,18 +1,20 @@
 """`Client` and `AsyncClient`: the calls of `_calls`, sent over a transport."""
 
-import asyncio
 import functools
 import inspect
-import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from leasebeat._call import Call, finish
 from leasebeat._calls import figures, leases, messages, platform, queues, registry
 from leasebeat._http import AsyncTransport, Options, Transport
+from leasebeat._once_used import asyncio
 from leasebeat._retry import Attempts, RetryPolicy
+
+if TYPE_CHECKING:
+    import ssl  # which takes long to import
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,7 +61,7 @@ class _Configured:
         timeout: float = DEFAULT_TIMEOUT_S,
         headers: Mapping[str, str] | None = None,
         retry: RetryPolicy | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: "ssl.SSLContext | None" = None,
     ) -> None:
         """Make a client. It connects when the first call is made.
 

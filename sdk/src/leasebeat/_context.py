@@ -7,6 +7,8 @@ from typing import Any, Protocol
 from leasebeat._heartbeat import Heartbeat
 from leasebeat._messages import LeasedMessage
 
+BEATS_PER_LEASE = 3  # at least, of whoever passes on only some
+
 
 class Hold(Protocol):
     """The hold on a lease, in the process where its handler runs."""
@@ -24,6 +26,22 @@ class Hold(Protocol):
 
     def remaining(self) -> float:
         """Seconds until the local deadline."""
+
+
+class _Moving:
+    """Hears the beats of a handler."""
+
+    def __init__(self, hold: Hold, on_move: Callable[[], None]) -> None:
+        self._hold = hold
+        self._on_move = on_move
+
+    def __call__(self) -> None:
+        if self._hold.move():
+            self._on_move()
+
+    def patience(self) -> float:
+        """Seconds that may pass until the next beat."""
+        return max(self._hold.remaining(), 0.0) / BEATS_PER_LEASE
 
 
 class Context:
@@ -57,8 +75,7 @@ class Context:
         self.stopping = stopping
         self.heartbeat = Heartbeat()
         self._hold = hold
-        self._on_move = on_move
-        self.heartbeat.add_callback(self._move)
+        self.heartbeat.add_callback(_Moving(hold, on_move))
 
     @property
     def lost(self) -> threading.Event:
@@ -84,7 +101,3 @@ class Context:
     def remaining(self) -> float:
         """Seconds left to work if no further beat extends the lease; 0 or less once it has run out."""
         return self._hold.remaining()
-
-    def _move(self) -> None:
-        if self._hold.move():
-            self._on_move()

@@ -1,5 +1,7 @@
 """`JsonEndpoint`: another service that takes JSON, and answers with one JSON document or a stream of them."""
 
+from __future__ import annotations
+
 import json
 import math
 import time

@@ -2,6 +2,8 @@
 
 import os
 import weakref
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Protocol
 
 
@@ -18,6 +20,17 @@ _held: "weakref.WeakSet[Resettable]" = weakref.WeakSet()
 def reset_in_child(thing: Resettable) -> None:
     """Have `thing.after_fork()` called in every child that is forked from now on."""
     _held.add(thing)
+
+
+@contextmanager
+def ending_children() -> Generator[None, None, None]:
+    """End a child that is forked in the block, and let go on, at the end of the block: all that comes after it is its parent's to do."""
+    process = os.getpid()
+    try:
+        yield
+    finally:
+        if os.getpid() != process:
+            os._exit(0)
 
 
 def _reset_all() -> None:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from leasebeat._context import Context
+from leasebeat._fork import ending_children
 from leasebeat._loop_thread import LoopThread
 from leasebeat._messages import LeasedMessage
 from leasebeat._tracked_lease import TrackedLease
@@ -88,7 +89,8 @@ class ThreadCall:
         """Await the handler, unless its lease was given back or lost before it could begin: the loop may have been busy for long."""
         try:
             self._tracked.raise_if_lost()
-            return await work
+            with ending_children():
+                return await work
         finally:
             work.close()
             self._ended.set()

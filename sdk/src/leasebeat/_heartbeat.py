@@ -1,15 +1,28 @@
 """`Heartbeat`: proof that work moves, and the moment of the last one."""
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol, runtime_checkable
 
 from leasebeat._fork import reset_in_child
 
 _log = logging.getLogger(__name__)
 
 Callback = Callable[[], object]
+
+
+@runtime_checkable
+class Patient(Protocol):
+    """A callback that says how long it can do without another beat."""
+
+    def patience(self) -> float:
+        """Seconds that may pass until the next beat."""
+
+    def __call__(self) -> object:
+        """Hear of a beat."""
 
 
 class Heartbeat:
@@ -44,6 +57,10 @@ class Heartbeat:
     def elapsed(self) -> float:
         """Seconds since the last beat."""
         return time.monotonic() - self._last_beat
+
+    def patience(self) -> float:
+        """Seconds that whoever passes on only some beats may let pass between two: infinity, if no callback minds."""
+        return min((callback.patience() for callback in self._callbacks if isinstance(callback, Patient)), default=math.inf)
 
     def add_callback(self, callback: Callback) -> None:
         """Have `callback()` called on each beat, after those that were added before."""

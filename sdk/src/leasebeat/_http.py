@@ -1,23 +1,30 @@
-"""The network: the only module that knows the HTTP library, so that a successor of it is a change of one line."""
+"""The network: the only module that knows the HTTP library, so that a successor of it is a change of two lines."""
 
-import asyncio
-import ssl
+from __future__ import annotations
+
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
-
-import httpx as http
+from typing import TYPE_CHECKING, Any
 
 from leasebeat._call import Call, Outcome, Reply
 from leasebeat._errors import ServiceUnreachableError
 from leasebeat._fork import reset_in_child
+from leasebeat._once_used import OnceUsed, asyncio
 from leasebeat._retry import RetryPolicy, time_to_answer
 from leasebeat._tracing import trace_headers
 from leasebeat._version import __version__
 
 __all__ = ["AsyncTransport", "Limit", "Options", "Transport", "http"]
+
+
+if TYPE_CHECKING:
+    import ssl
+
+    import httpx as http
+else:
+    http = OnceUsed("httpx")
 
 KEEPALIVE_EXPIRY_S = 15.0  # well below the service's 75 s, so that the client closes an idle connection first
 WAIT_MARGIN_S = 5.0  # on top of a parked call's own wait
@@ -25,8 +32,6 @@ SHORTEST_STEP_S = 0.001  # no time at all would be no time-out
 STEP_FIRST_S = 0.1  # a step that times out says which it was, so it is given the chance
 
 _STEPS = ("pool", "connect", "write", "read")
-
-_CONNECT_ERRORS = (http.ConnectError, http.ConnectTimeout, http.PoolTimeout, http.ProxyError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +74,12 @@ class Options:
             "verify": self.tls or False,
         }
 
-    def limit(self, call: Call[Any]) -> "Limit":
+    def limit(self, call: Call[Any]) -> Limit:
         """The time that one attempt of a call may take, from now on."""
         seconds = time_to_answer(self.timeout if call.timeout is None else call.timeout, call.lease_until)
         return Limit(seconds, wait=call.wait + (WAIT_MARGIN_S if call.wait else 0.0))
 
-    def for_request(self, call: Call[Any], limit: "Limit") -> dict[str, Any]:
+    def for_request(self, call: Call[Any], limit: Limit) -> dict[str, Any]:
         """The request of one call."""
         content_type = {} if call.content is None else {"content-type": "application/json"}
         return {
@@ -212,9 +217,10 @@ def _reply(response: http.Response, body: bytes, sent_at: float) -> Reply:
 
 
 def _no_answer(call: Call[Any], error: http.RequestError) -> ServiceUnreachableError:
+    unsent = (http.ConnectError, http.ConnectTimeout, http.PoolTimeout, http.ProxyError)
     failure = ServiceUnreachableError(
         f"no answer to {call.method} {call.path}: {error or type(error).__name__}",
-        maybe_processed=not isinstance(error, _CONNECT_ERRORS),
+        maybe_processed=not isinstance(error, unsent),
         broken=not isinstance(error, http.TimeoutException),
     )
     failure.__cause__ = error

@@ -123,11 +123,11 @@ class LeaseExtender:
             yield
             return
         attachment = self._attach(msg)
-        heartbeat.add_callback(attachment.on_beat)
+        heartbeat.add_callback(attachment)
         try:
             yield
         finally:
-            heartbeat.remove_callback(attachment.on_beat)
+            heartbeat.remove_callback(attachment)
             with self._lock:
                 self._attachment = None
 
@@ -162,12 +162,16 @@ class _Attachment:
         self._lock = threading.Lock()
         self._extending = False
 
-    def on_beat(self) -> None:
+    def __call__(self) -> None:
         """Extend if it is time and no other thread is at it. A lease whose end has come is lost, also if nobody can be asked."""
         if self._begin():
             self._attempt()
         if self._remaining() <= 0:
             self._lose("receipt handle expired")
+
+    def patience(self) -> float:
+        """Seconds that may pass until the next beat: three beats, if all could extend, are to fit into the lease."""
+        return min(self._config.extension, max(self._remaining(), 0.0)) / TRIES_PER_LEASE
 
     def _begin(self) -> bool:
         """Take the right to the next attempt. The call itself runs outside the lock, so that no beat waits for it."""
@@ -238,7 +242,7 @@ class _Attachment:
 
     def _pause(self) -> float:
         """Seconds from one attempt to the next: the interval, unless the lease needs them sooner."""
-        return min(self._config.interval, self._config.extension / TRIES_PER_LEASE, max(self._remaining(), 0.0) / TRIES_PER_LEASE)
+        return min(self._config.interval, self.patience())
 
     def _pause_after_failure(self) -> float:
         """Sooner than the next extension, as the lease runs meanwhile, but doubling, as the backend may be down."""

@@ -1,12 +1,13 @@
 """`LoopThread`: an event loop in a thread of its own, for code that is not asynchronous itself."""
 
-import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
+
+from leasebeat._once_used import asyncio
 
 T = TypeVar("T")
 
@@ -46,7 +47,7 @@ class LoopThread:
             self._loop.close()
 
 
-async def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+async def _cancel_all(loop: "asyncio.AbstractEventLoop") -> None:
     """Cancel what still runs, and give it a moment to clean up."""
     running = asyncio.all_tasks(loop) - {asyncio.current_task(loop)}
     for task in running:

@@ -1,6 +1,5 @@
 """What runs in a process that works for a `ProcessHandlers`."""
 
-import asyncio
 import inspect
 import os
 import queue
@@ -16,7 +15,9 @@ from typing import Any
 from leasebeat._context import Context
 from leasebeat._errors import GiveUp, RetryLater
 from leasebeat._failure import said
+from leasebeat._fork import ending_children
 from leasebeat._handlers import Handler
+from leasebeat._once_used import asyncio
 from leasebeat._process_page import Job, Lost, Page, PagedHold, Raised, Ready, Returned, Stopping
 from leasebeat._signals import STOP_SIGNALS
 from leasebeat._tracing import continuing
@@ -54,8 +55,6 @@ class _Child:
         self._connection.send(Ready())
         for job, hold in iter(self._jobs.get, None):
             outcome = self._work(job, hold)
-            if os.getpid() != self._pid:
-                os._exit(0)  # a child that the handler forked and let go on: the outcome is its parent's to tell
             self._hold = None
             self._connection.send(outcome)
 
@@ -70,7 +69,7 @@ class _Child:
             on_move=lambda: None,
         )
         try:
-            with continuing(job.trace):
+            with ending_children(), continuing(job.trace):
                 output = self._handler(job.message, context)
                 if inspect.iscoroutine(output):
                     output = asyncio.run(output)

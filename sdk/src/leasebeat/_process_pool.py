@@ -4,15 +4,17 @@ import concurrent.futures
 import contextlib
 import json
 import logging
+import math
 import multiprocessing
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -29,10 +31,13 @@ from leasebeat._tracked_lease import TrackedLease
 _log = logging.getLogger(__name__)
 _spawning = multiprocessing.get_context("spawn")  # a fork would take the worker's locks along, held by threads that it leaves behind
 
-LOOK_S = 0.05
+LOOK_S = 0.05  # at what a process reports and is to hear
+MOST_LOOKS = 400  # a second, at all processes together: each takes about 0.2 ms
 LOST_GRACE_S = 2.0
 TERM_GRACE_S = 2.0
 EXIT_TIMEOUT_S = 2.0
+START_PATIENCE_S = 120.0  # with a process that starts and does not use the processor, or does not show it
+LONG_START_S = 30.0  # is worth a word
 
 
 class HandlerProcessError(LeasebeatError):
@@ -66,6 +71,7 @@ class ProcessHandlers:
             size: How many processes to keep.
             stopping: Set when the worker is shutting down.
         """
+        self.look_s = max(LOOK_S, size / MOST_LOOKS)
         self._handler = handler
         self._size = size
         self._stopping = stopping
@@ -76,8 +82,8 @@ class ProcessHandlers:
         """Prepare to run the handler for a lease, in a process that is idle."""
         return ProcessCall(self, self._idle.popleft(), context, tracked)
 
-    def sound(self, child: "Child") -> "Child":
-        """The process itself if it can serve, or another one in its place.
+    def sound(self, child: "Child", meanwhile: Callable[[], object] = lambda: None) -> "Child":
+        """The process itself if it can serve, or another one in its place. `meanwhile` is called again and again while that starts.
 
         Raises:
             HandlerProcessError: If there is none before the worker stops.
@@ -90,7 +96,7 @@ class ProcessHandlers:
         backoff = Pauses()
         while not self._stopping.is_set():
             try:
-                return self._await_ready(self._start())
+                return self._await_ready(self._start(), meanwhile)
             except (HandlerProcessError, OSError) as error:
                 _log.warning("A process for handlers could not be started, and is tried again: %s", error)
                 self._stopping.wait(backoff.pause())
@@ -123,9 +129,9 @@ class ProcessHandlers:
         self._children.add(child)
         return child
 
-    def _await_ready(self, child: "Child") -> "Child":
+    def _await_ready(self, child: "Child", meanwhile: Callable[[], object] = lambda: None) -> "Child":
         try:
-            child.wait_ready(self._stopping)
+            child.wait_ready(self._stopping, meanwhile)
         except HandlerProcessError:
             child.kill()
             self._children.discard(child)
@@ -152,6 +158,7 @@ class ProcessCall:
         self._context = context
         self._tracked = tracked
         self._beats = 0
+        self._kept_until = 0.0
         self._begun = False
         self._told_to_stop = False
         self._lost_at: float | None = None
@@ -198,16 +205,22 @@ class ProcessCall:
     def _outcome(self) -> Returned | Raised:
         context = self._context
         job = Job(context.message, context.attempt, context.generation, context.worker_id, trace_headers())
-        self._child = self._handlers.sound(self._child)  # it may have died while it was idle
+        self._kept_until = time.monotonic() + START_PATIENCE_S
+        self._child = self._handlers.sound(self._child, self._keep_lease)  # it may have died while it was idle
         self._tracked.raise_if_lost()
         self._child.begin(job, self._tracked.valid_until)
         self._begun = True
         while True:
-            news = self._child.hear(LOOK_S)
+            news = self._child.hear(self._handlers.look_s)
             if isinstance(news, Returned | Raised):
                 return news
             self._take_report()
             self._pass_on()
+
+    def _keep_lease(self) -> None:
+        """Beat for a handler that cannot begin yet, as its process has to be started, but not for ever."""
+        if time.monotonic() < self._kept_until:
+            self._context.heartbeat.beat()
 
     def _take_report(self) -> None:
         """Take over what the handler reports. Its beats since the last look count as one, which comes to the same for the sender."""
@@ -265,14 +278,26 @@ class Child:
         """Whether the worker has told it to end."""
         return bool(self.page.ending)
 
-    def wait_ready(self, stopping: threading.Event) -> None:
-        """Wait until it can serve, or the worker stops.
+    def wait_ready(self, stopping: threading.Event, meanwhile: Callable[[], object]) -> None:
+        """Wait until it can serve, or the worker stops. A slow import may take its time, as long as it is seen to use the processor.
 
         Raises:
-            HandlerProcessError: If it dies instead.
+            HandlerProcessError: If it dies instead, or hangs.
         """
+        moved_at = time.monotonic()
+        tell_at = moved_at + LONG_START_S
+        used = self._processor_time()
         while not stopping.is_set() and not isinstance(self.hear(LOOK_S), Ready):
-            pass
+            meanwhile()
+            now, before, used = time.monotonic(), used, self._processor_time()
+            moved_at = now if used != before else moved_at
+            if now - moved_at > START_PATIENCE_S:
+                raise HandlerProcessError(
+                    f"the process of the handler hangs as it starts, in an import: nothing moved for {now - moved_at:.0f} s"
+                )
+            if now > tell_at:
+                _log.warning("A process for handlers has been starting for more than %.0f s: it imports the handler", LONG_START_S)
+                tell_at = math.inf
 
     def begin(self, job: Job, valid_until: float) -> None:
         """Have it work on a message."""
@@ -316,6 +341,12 @@ class Child:
     def dismiss(self) -> None:
         """Have it end by itself, as there is no more work."""
         self._connection.close()
+
+    def _processor_time(self) -> list[bytes]:
+        """What it has used, as far as the system shows that."""
+        with contextlib.suppress(OSError):
+            return Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2].split()[11:13]
+        return []
 
     def wait_ended(self, until: float) -> None:
         """Wait until it has ended, at most until a moment on `time.monotonic()`.

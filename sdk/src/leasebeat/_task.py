@@ -2,12 +2,10 @@
 
 import concurrent.futures
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -24,6 +22,7 @@ from leasebeat._errors import (
     ServiceUnreachableError,
 )
 from leasebeat._failure import failure_text
+from leasebeat._fork import ending_children
 from leasebeat._handlers import HandlerCall
 from leasebeat._leases import Ack, Nack, Verdict
 from leasebeat._nack_terms import UNSTORABLE, nack_terms
@@ -44,6 +43,10 @@ _PASSING = {
 
 FLUSH_TIMEOUT_S = 2.0
 LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has leased the message, so finished work is worth some tries
+
+
+class GiveBack(Exception):  # noqa: N818 - a decision, not an error
+    """Raised by a handler of our own that was told to end before its work was done: the message goes back untouched."""
 
 
 class Task:
@@ -112,12 +115,10 @@ class Task:
     # --- work
 
     def _run(self, done: Callable[["Task"], None]) -> None:
-        process = os.getpid()
         try:
             self._process_message()
         finally:
-            if os.getpid() == process:
-                self._end(done)
+            self._end(done)
 
     def _end(self, done: Callable[["Task"], None]) -> None:
         try:
@@ -127,23 +128,23 @@ class Task:
             done(self)
 
     def _process_message(self) -> None:
-        process = os.getpid()
         with processing(self._context.message) as fail:
             try:
                 output = self._handle()
+            except GiveBack:
+                self._give_back()
             except BaseException as error:  # noqa: BLE001 - whatever ends a handler, SystemExit included, ends its attempt
                 fail(error)
-                settle = partial(self._nack, error)
+                self._nack(error)
             else:
-                settle = partial(self._ack, output)
-            if os.getpid() == process:  # else this is a child that the handler forked and let go on: the parent settles
-                settle()
+                self._ack(output)
 
     def _handle(self) -> Any:
         self.tracked.raise_if_lost()  # the process may have stood still since the lease was granted
         self._handling = True
         try:
-            return self._call.run()
+            with ending_children():
+                return self._call.run()
         finally:
             self._handling = False
 
@@ -166,7 +167,7 @@ class Task:
             self._log_abandoned(error, loss)
             return
         self._log_failure(error)
-        self._sender.flush([self.tracked], timeout=min(FLUSH_TIMEOUT_S, max(self.tracked.remaining() / 2, 0.0)))
+        self._send_last_report()
         self._send_nack(Nack(self.tracked.lease, failure_text(error), **nack_terms(error)))
 
     def _send_nack(self, nack: Nack) -> None:
@@ -178,6 +179,19 @@ class Task:
                 self._settle_nack(Nack(nack.lease, retryable=nack.retryable))
             except InvalidRequestError as refusal:
                 _log.warning("The nack of message %s is refused, so its lease runs out: %s", self.tracked.message_id, refusal)
+
+    def _give_back(self) -> None:
+        """Release, after the last report has gone out."""
+        if self.tracked.loss is not None or not self.tracked.begin_settling():
+            return
+        self._send_last_report()
+        try:
+            self._settle("release", lambda: self._client.release_many([self.tracked.lease])[0])
+        except InvalidRequestError as refusal:
+            _log.warning("The release of message %s is refused, so its lease runs out: %s", self.tracked.message_id, refusal)
+
+    def _send_last_report(self) -> None:
+        self._sender.flush([self.tracked], timeout=min(FLUSH_TIMEOUT_S, max(self.tracked.remaining() / 2, 0.0)))
 
     def _settle_nack(self, nack: Nack) -> None:
         self._settle("nack", lambda: self._client.nack_many([replace(nack, lease=self.tracked.lease)])[0])

@@ -7,16 +7,22 @@ part of what a repeated send is compared by, so nothing is put there that the se
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from leasebeat._messages import LeasedMessage
+from leasebeat._once_used import OnceUsed
 from leasebeat._version import __version__
 
-try:
+if TYPE_CHECKING:
     from opentelemetry import context, propagate, trace
+else:
+    context, propagate, trace = (OnceUsed(f"opentelemetry.{name}") for name in ("context", "propagate", "trace"))
+
+try:
+    _installed = find_spec("opentelemetry.propagate") is not None
 except ImportError:
     _installed = False
-else:
-    _installed = True
 
 Fail = Callable[[BaseException], None]
 """Notes on a span what went wrong in it."""
@@ -63,7 +69,7 @@ def processing(message: LeasedMessage) -> Generator[Fail, None, None]:
 @contextmanager
 def continuing(headers: dict[str, str]) -> Generator[None, None, None]:
     """Carry on a trace that came from another process as `trace_headers`."""
-    if not _installed:
+    if not (_installed and headers):
         yield
         return
     token = context.attach(propagate.extract(headers))

@@ -32,12 +32,16 @@ class TrackedLease:
         self.receipt = lease.receipt
         self.message_id = lease.message.id
         self.lost = threading.Event()
+        self.is_refused = False
+        """Whether a beat of this lease alone was refused."""
         self.valid_until = lease.valid_until
         self._length = self.remaining()
+        self._extendable = lease.expires_in < lease.deadline_in  # as far as is known
         self._due_at = time.monotonic()  # the first beat goes out at once
         self._progress: int | None = None
         self._detail: str | None = None
         self._refused_detail: str | None = None
+        self._bare = False  # whether the next beat goes without a detail
         self._moved = False
         self._announced = False
         self._has_moved = False
@@ -109,10 +113,11 @@ class TrackedLease:
         """By when its next beat must be answered: infinity, if nobody beats for it or it has run out.
 
         A lease with nothing to send may have to be beaten for in the next moment, but counts as if it had just been extended: one that is
-        silent until it ends must not leave the beats of others ever less time.
+        silent until it ends must not leave the beats of others ever less time. Nor must one that no beat extends: it is at its hard end,
+        or the service refuses its beats.
         """
         with self._changed:
-            if not self._has_moved or self._loss is not None or self.remaining() <= 0:
+            if not (self._has_moved and self._extendable) or self._loss is not None or self.remaining() <= 0:
                 return math.inf
             waits = self._moved or self._in_flight is not None
             return self.valid_until if waits else time.monotonic() + self._length
@@ -127,18 +132,19 @@ class TrackedLease:
         """The beat to send. From here on, only a newer report counts as unsent."""
         with self._changed:
             self._moved, self._announced = False, False
-            text = None if self._detail == self._refused_detail else self._detail
+            text = None if self._bare or self._detail == self._refused_detail else self._detail
+            self._bare = False
             beat = self._in_flight = Beat(self.receipt, self._progress, None if text is None else json.loads(text))
             return beat
 
-    def refuse_detail(self, beat: Beat) -> Beat:
-        """The service does not take the detail of this beat, which is not sent again. Returns the beat without it."""
+    def refuse_detail(self) -> bool:
+        """The service does not take what was sent. Returns whether it had a detail, which is not sent again; the next beat has none."""
         with self._changed:
-            if self._in_flight is beat:
-                self._refused_detail = json.dumps(beat.detail, separators=(",", ":"))
-                self._in_flight = replace(beat, detail=None)
-                return self._in_flight
-            return replace(beat, detail=None)
+            if self._in_flight is None or self._in_flight.detail is None:
+                return False
+            self._refused_detail = json.dumps(self._in_flight.detail, separators=(",", ":"))
+            self._bare = True
+            return True
 
     def put_back(self, beat: Beat, pause: float = 0.0) -> None:
         """The beat was not answered, so it counts as unsent, if no other was sent since. Whether the lease lives is unknown until it ends.
@@ -161,6 +167,14 @@ class TrackedLease:
     def postpone(self, beat: Beat) -> None:
         """The service could not do this beat: it is put back, and waits a while, longer each time."""
         self.put_back(beat, self._backoff.pause())
+        self._extendable = False
+
+    def refuse(self) -> None:
+        """The service, or what is in front of it, refuses the beat that was sent alone: it is postponed, and goes alone from now on."""
+        beat = self._in_flight
+        if beat is not None:
+            self.is_refused = True
+            self.postpone(beat)
 
     def apply(self, beat: Beat, result: BeatResult) -> None:
         """Take over what the service says about a beat, which may have been given up since, and another sent."""
@@ -173,9 +187,11 @@ class TrackedLease:
             if self._in_flight is beat:
                 self._in_flight = None
                 self._urgent = self._urgent and self._moved
+                self.is_refused = False
                 self._backoff.reset()
                 if result.expires_in is not None and result.valid_until is not None:
                     self._length = result.expires_in
+                    self._extendable = result.next_beat_in != result.expires_in  # which says: at the end, for what it is worth
                     self._due_at = _next_due(result.valid_until - result.expires_in, result.expires_in, result.next_beat_in)
                 self._changed.notify_all()
         if result.refused:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from leasebeat._beat_sender import BeatSender
 from leasebeat._claims import Claims
@@ -16,17 +16,22 @@ from leasebeat._client import Client
 from leasebeat._context import Context
 from leasebeat._errors import LeasebeatError
 from leasebeat._handlers import Handler, Handlers, ThreadHandlers
-from leasebeat._health_server import HealthServer, Report
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import Lease, Leases
+from leasebeat._once_used import OnceUsed
 from leasebeat._pace import Pace, is_missing_queue
 from leasebeat._preferences import Preferences
 from leasebeat._process_pool import ProcessHandlers, check_importable
-from leasebeat._retry import RetryPolicy
+from leasebeat._retry import Pauses, RetryPolicy
 from leasebeat._signals import stop_on_signals
 from leasebeat._task import FLUSH_TIMEOUT_S, Task
 from leasebeat._tracked_lease import TrackedLease
 from leasebeat._version import __version__
+
+if TYPE_CHECKING:
+    from leasebeat import _health_server as health
+else:
+    health = OnceUsed("leasebeat._health_server")
 
 _log = logging.getLogger(__name__)
 
@@ -217,7 +222,7 @@ class Worker:
         self._polling = True
         alone = len(self._queues) == 1
         patient = alone  # with several, once all had nothing
-        while free := self._wait_for_free_slots():
+        while free := self._wait_for_free_slots(run):
             asked_at = time.monotonic()
             found = self._ask_all(run, free, self._wait if patient else 0.0)
             if patient and not found:
@@ -257,11 +262,20 @@ class Worker:
             self._be_drained()
         return started
 
-    def _wait_for_free_slots(self) -> int:
-        """How many handlers can start now; 0 once stopped."""
+    def _wait_for_free_slots(self, run: "_Run") -> int:
+        """How many handlers can start now; 0 once stopped.
+
+        While there is no slot, there is none either for what a failed claim of another queue may have been granted: it is given back.
+        """
+        backoff = Pauses()
+        while not self._has_free_slots(within=backoff.pause() if run.claims.has_unanswered else None):
+            run.claims.give_back_unanswered()
+        return 0 if self._stopping.is_set() else self._concurrency - len(self._tasks)
+
+    def _has_free_slots(self, within: float | None) -> bool:
+        """Wait for free slots, or for the word to stop, at most so many seconds."""
         with self._changed:
-            self._changed.wait_for(lambda: self._stopping.is_set() or len(self._tasks) < self._concurrency)
-            return 0 if self._stopping.is_set() else self._concurrency - len(self._tasks)
+            return self._changed.wait_for(lambda: self._stopping.is_set() or len(self._tasks) < self._concurrency, within)
 
     def _start_all(self, run: "_Run", queue: str, leases: Leases) -> int:
         """Start a task for each lease. What the system has no thread for is given back, as if its claim had failed.
@@ -347,21 +361,21 @@ class Worker:
     # --- health
 
     def _probed(self, host: str, port: int) -> AbstractContextManager[object]:
-        return HealthServer(host, port, {"/health/live": self._liveness, "/health/ready": self._readiness})
+        return health.HealthServer(host, port, {"/health/live": self._liveness, "/health/ready": self._readiness})
 
-    def _liveness(self) -> Report:
+    def _liveness(self) -> "health.Report":
         with self._changed:
             silences = {task.tracked.message_id: task.silence for task in self._tasks}
         stalled = {message_id: round(silence, 1) for message_id, silence in silences.items() if silence > self._stall_threshold}
-        return Report(healthy=not stalled, status="stalled" if stalled else "live", facts={"stalled": stalled} if stalled else {})
+        return health.Report(healthy=not stalled, status="stalled" if stalled else "live", facts={"stalled": stalled} if stalled else {})
 
-    def _readiness(self) -> Report:
+    def _readiness(self) -> "health.Report":
         since = self._unreached_since
         if self._stopping.is_set() or not self._polling:
-            return Report(healthy=False, status="stopping" if self._polling else "starting")
+            return health.Report(healthy=False, status="stopping" if self._polling else "starting")
         if since is not None and time.monotonic() - since > UNREACHED_S:
-            return Report(healthy=False, status="unreached", facts={"seconds": round(time.monotonic() - since, 1)})
-        return Report(healthy=True, status="ready")
+            return health.Report(healthy=False, status="unreached", facts={"seconds": round(time.monotonic() - since, 1)})
+        return health.Report(healthy=True, status="ready")
 
 
 class _Run:

@@ -471,6 +471,31 @@ def test_who_has_ended_keeps_its_lease_until_the_others_have(client: Client, sho
     assert [(message.status, message.attempt_count, message.released_count) for message in given_back] == [("pending", 0, 1)] * 2
 
 
+@pytest.mark.rule(9)
+def test_a_lease_that_no_beat_extends_is_given_back_before_it_runs_out(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
+    """Its queue wants progress, and a program that is told to end makes none: it has no longer than its lease, whatever its grace."""
+    client.put_queue(queue, visibility_timeout=4, extension=4, beat_interval=0, progress_required=True)
+    sent = [client.send(queue, body) for body in ("ends", "goes on")]
+    script = f"""
+        read -r body
+        trap 'silent=1; [ "$body" = ends ] && exit' TERM
+        echo $$ >{tmp_path}/pid-$LEASEBEAT_MESSAGE_ID
+        while :; do
+            [ "$silent" ] || echo a line
+            sleep 0.1
+        done
+    """
+    process = work(script, "--raw", "--concurrency", "2", "--drain-timeout", "0", "--grace", "600")
+    pids = [read_pid(tmp_path / f"pid-{each.id}") for each in sent]
+    process.send_signal(signal.SIGTERM)
+    until(lambda: client.get_message(sent[0].id).status == "pending", timeout=TIMEOUT_S)
+    assert is_alive(pids[1]), "who has ended does not wait for the others"
+    assert process.wait(TIMEOUT_S) == 0
+    assert not is_alive(pids[1])
+    given_back = [client.get_message(each.id) for each in sent]
+    assert [(message.status, message.expired_count, message.released_count) for message in given_back] == [("pending", 0, 1)] * 2
+
+
 def test_a_second_sigterm_gives_the_message_back_and_leaves_no_program(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
     sent = client.send(queue, 1)
     process = work(f"echo $$ >{tmp_path}/pid; sleep 600", "--drain-timeout", "600", stderr=subprocess.PIPE)

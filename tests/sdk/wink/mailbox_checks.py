@@ -1,5 +1,6 @@
 """The mailbox against a real service, on a Python that the package runs on. `test_weakincentives.py` runs this."""
 
+import gc
 import itertools
 import os
 import re
@@ -456,6 +457,17 @@ def receive_traced(mailbox: AnyMailbox, on_line: Callable[[], object]) -> "Seque
         return mailbox.receive(wait_time_seconds=600)
     finally:
         sys.settrace(None)
+
+
+def test_a_mailbox_that_nobody_closes_takes_its_threads_along(client: Client, name: str) -> None:
+    client.put_queue(name)
+    before = set(threading.enumerate())
+    mailbox = LeasebeatMailbox[Any, Any](name, client)
+    mailbox.receive()
+    assert len(set(threading.enumerate()) - before) == 2
+    del mailbox
+    gc.collect()
+    until(lambda: set(threading.enumerate()) <= before)
 
 
 def test_what_was_received_before_close_can_be_settled(mailbox: AnyMailbox) -> None:

@@ -192,6 +192,10 @@ class Receiving(Generic[BodyT, ReplyT]):
         """End the wait, and let no other begin. Safe from any thread."""
         self._claims.stop()
 
+    def soon(self, work: Callable[[], object]) -> None:
+        """Have something done in another thread. Signal handlers may call it: it takes no lock."""
+        self._claims.soon(work)
+
 
 def plain(body: Any) -> Any:
     """The JSON form of a body."""

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Generic, ParamSpec, TypeVar
 
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, NotFoundError, RetryLater
 from leasebeat._failure import MAX_ERROR_CHARS, failure_text, said
+from leasebeat._fork import ending_children
 from leasebeat._heartbeat import Heartbeat
 from leasebeat._lease_extender import LeaseExtender, LeaseExtenderConfig
 from leasebeat._nack_terms import nack_terms
@@ -47,6 +49,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
         self._heartbeat = Heartbeat()
         self._lock = threading.Lock()
         self._stopping = threading.Event()
+        self._asked_to_stop: deque[None] = deque()
         self._stops = 0
         self._hurry = threading.Event()
         self._receiving: Receiving[RequestT, ResultT] | None = None
@@ -83,21 +86,33 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             receive = partial(receiving.receive, visibility_timeout=visibility_timeout, wait_time_seconds=wait_time_seconds)
             pace = Pace(self._stopping.wait)
             for _ in rounds:
+                self._heed()
                 if self._stopping.is_set():
                     return
                 self._iterate(receive, pace)
 
     def stop(self) -> None:
-        """Take no more requests, and let `run` return once the one in hand is done. Safe from any thread.
+        """Take no more requests, and let `run` return once the one in hand is done. Any thread and signal handler may call it.
 
         If it is not done in the `drain_timeout` of the configuration, or `stop` is called again, it is given back before the next
         turn, tool, beat of a tool or part of an answer, without counting as an attempt. Once stopped, a loop stays stopped.
         """
+        self._asked_to_stop.append(None)  # without a lock, as a signal handler may interrupt a thread that holds it
+        receiving = self._receiving
+        if receiving is not None:
+            receiving.soon(self._heed)
+
+    def _heed(self) -> None:
+        """Stop as urgently as has been asked for."""
         with self._lock:
-            self._stops += 1
-            if self._stops > 1:
-                self._give_back()
-        self._take_no_more()
+            while self._asked_to_stop:
+                self._asked_to_stop.popleft()
+                self._stops += 1
+            stops = self._stops
+        if stops > 1:
+            self._give_back()
+        if stops:
+            self._take_no_more()
 
     def _be_drained(self) -> None:
         """Stop as the service asks. It repeats that in each answer, so it does not count as a call of `stop`."""
@@ -125,8 +140,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
     @contextmanager
     def _receive_from(self, requests: Mailbox[RequestT, ResultT]) -> Generator[Receiving[RequestT, ResultT], None, None]:
         with requests.receiving(self._be_drained) as receiving:
-            with self._lock:
-                self._receiving = receiving
+            self._receiving = receiving
             try:
                 yield receiving
             finally:
@@ -193,7 +207,8 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
     def _work_on(self, message: MailboxMessage[RequestT, ResultT], request: RequestT, deadline: Deadline) -> Callable[[], object]:
         """Do the work. Returns what settles the message."""
         try:
-            result = self._answer(request, deadline)
+            with ending_children():
+                result = self._answer(request, deadline)
             encode(plain(result))  # a result without a JSON form is a failure too
         except WorkInterruptedError as error:
             _log.info("The work on message %s stops: %s", message.id, error)

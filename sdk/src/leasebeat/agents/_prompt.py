@@ -82,7 +82,7 @@ class Tool:
         parameters: A JSON schema of its arguments, which are an object.
         params: Makes what the handler gets from the arguments, which it takes as keywords: `dict`, or a class of your own.
         beat_interval: Least seconds between two beats of the handler that are passed on, so that one that beats all the time
-            costs nothing. 0 passes on each. Keep it well below the length of a lease.
+            costs nothing. 0 passes on each. Where it is longer than a third of what is left of the lease, more are passed on.
     """
 
     name: str

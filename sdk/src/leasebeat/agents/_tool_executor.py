@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 from leasebeat._errors import GiveUp, RetryLater
 from leasebeat._failure import failure_text
+from leasebeat._fork import ending_children
 from leasebeat._heartbeat import Heartbeat
 from leasebeat.agents._counters import ToolCounters
 from leasebeat.agents._errors import WorkInterruptedError
@@ -53,7 +55,8 @@ class ToolExecutor:
         heartbeat.beat_now()
         if context.deadline is not None:
             context.deadline.check()  # after the beat, from which it may hear that the lease is lost
-        result = _run(tool, call, replace(context, heartbeat=heartbeat))
+        with ending_children():
+            result = _run(tool, call, replace(context, heartbeat=heartbeat))
         heartbeat.beat_now()
         self._counters.add(tool.name, calls=1, failures=0 if result.success else 1)
         return result
@@ -92,7 +95,7 @@ def _arguments(text: str) -> dict[str, Any]:
 
 
 class _ToolHeartbeat(Heartbeat):
-    """A tool's own heartbeat: counts its beats, and passes on at most one per interval."""
+    """A tool's own heartbeat: counts its beats, and passes on at most one per interval, or more if the lease needs them."""
 
     __slots__ = ("_counters", "_next_at", "_request", "_tool")
 
@@ -102,6 +105,10 @@ class _ToolHeartbeat(Heartbeat):
         self._request = request
         self._counters = counters
         self._next_at = 0.0
+
+    def patience(self) -> float:
+        """As the heartbeat says that beats are passed on to."""
+        return math.inf if self._request is None else self._request.patience()
 
     def beat(self) -> None:
         """Record a beat, and pass it on if it is time."""
@@ -124,7 +131,7 @@ class _ToolHeartbeat(Heartbeat):
             now = time.monotonic()
             if now < self._next_at and not early:
                 return False
-            self._next_at = now + self._tool.beat_interval
+            self._next_at = now + min(self._tool.beat_interval, self.patience())
             return True
 
     def _pass_on(self) -> None:

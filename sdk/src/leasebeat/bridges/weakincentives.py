@@ -26,6 +26,7 @@ It does what `weakincentives.runtime.mailbox.Mailbox` says. What users of that p
 import dataclasses
 import threading
 import time
+import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -115,6 +116,7 @@ class LeasebeatMailbox(Generic[T, R]):
         self._extension = extension
         self._worker_id = worker_id or default_worker_id()
         self._receivers = _Receivers(client, self._worker_id)
+        weakref.finalize(self, self._receivers.close).atexit = False  # its threads end with it, though nobody closes it
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(name={self._name!r})"

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from leasebeat._context import Context
@@ -18,6 +18,7 @@ from leasebeat.cli._guard import Guard
 
 TICK_S = 0.1
 KILL_TIMEOUT_S = 1.0
+LAST_S = 0.5  # of a lease: time enough to give it back
 
 
 class Child:
@@ -52,6 +53,8 @@ class Child:
         elif self._context.stopping.is_set():
             self._stop_at = now + self._drain_timeout if self._stop_at is None else self._stop_at
             if now >= self._stop_at:
+                if self._context.remaining() < LAST_S:  # no beat extends it
+                    self._kill_at = now
                 self._end(now)
                 self._beat()
 
@@ -112,7 +115,6 @@ class Children:
     """Starts programs, and sees to it that none outlives its lease, its worker's stop, or its worker."""
 
     _guard: Guard
-    _on_drained: Callable[[], None]
 
     def __init__(self, *, grace: float, drain_timeout: float) -> None:
         """Decide how much time programs have.
@@ -125,17 +127,11 @@ class Children:
         self._drain_timeout = drain_timeout
         self._changed = threading.Condition()
         self._running: set[Child] = set()
-        self._some_unfinished = False  # whether a stop has ended programs before they were done
         self._ticker = Ticker("leasebeat-children", self._mind_all)
 
     @contextmanager
-    def minded(self, on_drained: Callable[[], None]) -> Iterator[None]:
-        """Mind what is started in the block. None of it outlives the block.
-
-        Args:
-            on_drained: Called when no program is left, and a stop has ended some that did not finish.
-        """
-        self._on_drained = on_drained
+    def minded(self) -> Iterator[None]:
+        """Mind what is started in the block. None of it outlives the block."""
         with Guard() as self._guard:
             try:
                 yield
@@ -167,13 +163,9 @@ class Children:
             yield child
         finally:
             child.leave_nobody()
-            self._remove(child, unfinished=child.told_to_end and not context.lost.is_set())
-
-    def _remove(self, child: Child, *, unfinished: bool) -> None:
-        with self._changed:
-            self._running.discard(child)
-            self._some_unfinished = self._some_unfinished or unfinished
-            self._changed.notify_all()
+            with self._changed:
+                self._running.discard(child)
+                self._changed.notify_all()
 
     def _mind_all(self) -> float:
         with self._changed:
@@ -181,11 +173,7 @@ class Children:
         now = time.monotonic()
         for child in running:
             child.mind(now)
-        if running:
-            return now + TICK_S
-        if self._some_unfinished:
-            self._on_drained()
-        return math.inf
+        return now + TICK_S if running else math.inf
 
     def _wait_for_all(self) -> None:
         """Wait for who is still in its grace, as after a stop in a hurry. Whoever is left then, the guard kills."""

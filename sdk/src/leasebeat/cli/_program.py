@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from leasebeat._context import Context
 from leasebeat._messages import LeasedMessage
+from leasebeat._task import GiveBack
 from leasebeat._tracked_lease import TrackedLease
-from leasebeat.cli._children import TICK_S, Children
+from leasebeat.cli._children import Children
 from leasebeat.cli._given import RECEIPT_VARIABLE
 from leasebeat.cli._outlet import Outlet
 from leasebeat.cli._printed import Errors, Output
@@ -52,6 +53,7 @@ class Program:
         Raises:
             ProgramError: If the program could not be started, or ended with another status than 0.
             LeaseLostError: If it was told to end, as its lease is over.
+            GiveBack: If it was told to end, as the worker stops.
         """
         output = Output(context, (lambda _data: None) if self.stdout is None else self.stdout.write)
         errors = Errors(self.stderr.write)
@@ -62,9 +64,9 @@ class Program:
                 pump.finish(LAST_OUTPUT_TIMEOUT_S if child.told_to_end else None)
         except OSError as error:
             raise ProgramError(f"cannot be started: {error.strerror}") from error
-        while child.told_to_end:
-            context.beat()  # keeps the lease until the worker gives it back, which does not count as an attempt, and raises then
-            context.lost.wait(TICK_S)
+        if child.told_to_end:
+            context.beat()  # raises if that was for a lost lease
+            raise GiveBack
         output.close()
         if status != 0:
             raise ProgramError(f"{_describe(status)}\n{errors.tail}".strip())

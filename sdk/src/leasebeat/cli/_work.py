@@ -52,7 +52,8 @@ def work(
     the queue's backoff and limit of attempts apply.
 
     When the lease is lost, the program's process group gets SIGTERM, and SIGKILL after --grace. On SIGTERM or SIGINT the worker takes no
-    more messages; programs have --drain-timeout to finish, are then ended in the same way, and their messages are given back. What is left
+    more messages; programs have --drain-timeout to finish, are then ended in the same way, and their messages are given back, each as soon
+    as its program has ended. A lease that no beat extends, as it is at its hard end or wants progress, cuts the --grace short. What is left
     of a program's group when it exits is killed, as are all programs when the worker itself is killed.
     """
     if os.name != "posix":
@@ -82,7 +83,7 @@ def work(
             visibility_timeout=visibility_timeout,
             drain_timeout=drain_timeout + grace + KILL_TIMEOUT_S,
         )
-        with children.minded(on_drained=worker.release_now):
+        with children.minded():
             worker.run()
 
 
