@@ -280,7 +280,7 @@ def test_a_runner_that_was_frozen_hears_of_its_loss_and_goes_on(server: Server, 
         with frozen(process, 9):
             (other,) = client.claim(short, worker_id="other", wait=LONG, visibility_timeout=60)
             client.ack(other, "done by another")
-            client.put_queue(short, visibility_timeout=60, extension=60)
+            client.put_queue(short, visibility_timeout=60, extension=60, beat_interval=0.2)
         assert process.stdout is not None
         assert process.stdout.readline() == b"lost\n"
         second = client.send(short, "second")

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from harness.operating import parked_on
 from harness.wait import until
 from sdk.relay import Relay
 from sdk.running import frozen, program_process, until_extended
@@ -423,6 +424,7 @@ def test_a_process_that_was_frozen_hears_of_its_losses_from_its_next_beats(serve
         while len(said) < 2:
             said.add(process.stdout.readline())
         assert said == {b"thread beat\n", b"coroutine beat\n"}
+        until(lambda: parked_on(server) == 1)
         with frozen(process, 9):
             granted = client.send(queue, "parked", work_type="parked")
             until(lambda: client.get_message(granted.id).status == "in_progress")

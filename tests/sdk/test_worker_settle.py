@@ -85,7 +85,8 @@ def test_the_last_report_goes_out_before_the_nack(service: ScriptedService, star
 def test_a_nack_does_not_wait_for_a_service_that_takes_no_beats(
     service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leasebeat._task.FLUSH_TIMEOUT_S", 0.5)
+    for module in ("_task", "_worker"):
+        monkeypatch.setattr(f"leasebeat.{module}.FLUSH_TIMEOUT_S", 0.5)
     service.on("POST", "/beat", problem(503, "overloaded", headers={"retry-after": "1"}))
 
     def handle(_message: LeasedMessage, context: Context) -> None:
@@ -93,7 +94,7 @@ def test_a_nack_does_not_wait_for_a_service_that_takes_no_beats(
         raise OSError("disk full")
 
     start(handle)
-    service.wait_for("/nack", timeout=20.0)
+    service.wait_for("/nack")
 
 
 def test_an_exception_that_cannot_say_what_it_is_is_a_nack_all_the_same(service: ScriptedService, start: Start) -> None:
@@ -303,7 +304,7 @@ def test_a_service_that_answers_at_once_is_not_asked_in_a_tight_loop(
     service.on("POST", "/queues/other/leases", Answer({"leases": []}))
     started = time.monotonic()
     start(lambda _message, _context: None, queues=queues, wait=0)
-    assert service.wait_for(CLAIM, 4)[3].at - started >= 3 * 0.25
+    assert service.wait_for(CLAIM, 5)[4].at - started >= 3 * 0.25  # with several queues, the first two rounds have no pause between them
 
 
 @pytest.mark.parametrize(
