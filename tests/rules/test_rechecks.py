@@ -29,6 +29,7 @@ def live_on(api: Api, url: str, *lasting: float) -> list[str]:
     for seconds in lasting:
         api.claim_one("long", visibility_timeout=seconds)
     execute(url, "update lease set check_at = now()")
+    api.call("POST", "/recovery/sweep", {})
     until(lambda: number(url, LIVING_ON) == len(lasting))
     return ids
 
