@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import pytest
 from harness.operating import parked_on
+from harness.server import Server
 from harness.wait import until
 from sdk.relay import Relay
 from sdk.running import frozen, program_process, until_extended
@@ -21,15 +22,6 @@ from sdk.running import frozen, program_process, until_extended
 import leasebeat
 from leasebeat import Client, Context, LeasedMessage, Worker
 from sdk import process_handlers
-
-
-class Server(Protocol):
-    url: str
-    port: int
-
-    def kill(self) -> None: ...
-
-    def stop(self) -> int: ...
 
 
 @pytest.fixture
