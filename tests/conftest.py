@@ -115,6 +115,16 @@ def run_out(shared_database: str) -> RunOut:
 
 
 @pytest.fixture
+def expire(shared_database: str) -> RunOut:
+    """Make a lease on the shared server run out, and be reclaimed at the timer's next look: when the test says so, not when time does."""
+
+    def expire(message_id: str) -> None:
+        execute(shared_database, "update lease set expires_at = now(), check_at = now() where message_id = $1", int(message_id))
+
+    return expire
+
+
+@pytest.fixture
 async def sql(shared_database: str) -> AsyncIterator["asyncpg.Connection[asyncpg.Record]"]:
     """A connection to the shared server's database."""
     connection = await asyncpg.connect(shared_database)

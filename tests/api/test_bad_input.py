@@ -34,12 +34,19 @@ class Target:
     ready_message: str
 
 
+@dataclass(frozen=True)
+class SharedTarget(Target):
+    """One target for all that must change nothing, and what it was like before any of them."""
+
+    before: list[Json]
+
+
 @pytest.fixture(scope="module")
-def shared_target(server: Server) -> Iterator[Target]:
-    """One target for all that must change nothing."""
+def shared_target(server: Server) -> Iterator[SharedTarget]:
     name = f"bad-input-{uuid.uuid4().hex}"
     server.api.put_queue(name, visibility_timeout=3600)  # it must not change by itself either
-    yield fill(server.api, name)
+    target = fill(server.api, name)
+    yield SharedTarget(target.queue, target.ready_message, state(server.api, name))
     server.api.call("DELETE", f"/queues/{name}", params={"force": True}, expect=204)
 
 
@@ -96,8 +103,9 @@ def test_a_key_that_is_given_twice_does_no_harm(api: Api, target: Target, operat
 
 @pytest.mark.scar(36)
 @pytest.mark.parametrize(("operation", "case"), CASES, ids=[f"{operation} {case.what[:60]}" for operation, case in CASES])
-def test_a_bad_body_is_refused_by_name_and_changes_nothing(api: Api, shared_target: Target, operation: Operation, case: BadBody) -> None:
-    before = state(api, shared_target.queue)
+def test_a_bad_body_is_refused_by_name_and_changes_nothing(
+    api: Api, shared_target: SharedTarget, operation: Operation, case: BadBody
+) -> None:
     answer = api.client.request(
         operation.method, path_of(operation, shared_target), content=case.content, headers={"content-type": "application/json"}
     )
@@ -106,19 +114,18 @@ def test_a_bad_body_is_refused_by_name_and_changes_nothing(api: Api, shared_targ
     assert [field for field in fields if field == case.field or field.startswith(case.field + ".")], fields
     assert fields[0] in problem["detail"]
     assert len(answer.content) < 20_000, "a refusal does not repeat what was sent"
-    assert state(api, shared_target.queue) == before
+    assert state(api, shared_target.queue) == shared_target.before
 
 
 @pytest.mark.parametrize("operation", [each for each in operations() if "platform" not in each.spec["tags"]], ids=str)
 def test_a_query_parameter_that_there_is_not_is_refused_by_name_and_changes_nothing(
-    api: Api, shared_target: Target, operation: Operation
+    api: Api, shared_target: SharedTarget, operation: Operation
 ) -> None:
-    before = state(api, shared_target.queue)
     known = {parameter["name"]: str(parameter["schema"]["examples"][0]) for parameter in operation.query_parameters}
     body = {"json": example(operation.body_schema)} if operation.body_schema else {}
     answer = api.client.request(operation.method, path_of(operation, shared_target), params={"limt": "1", "Force": "1"} | known, **body)
     assert [error["field"] for error in assert_problem(answer, 422, "invalid-request")["errors"]] == ["query.limt", "query.Force"]
-    assert state(api, shared_target.queue) == before
+    assert state(api, shared_target.queue) == shared_target.before
 
 
 @pytest.mark.parametrize("name", ["a%00b", "%00", "%ff", "%ED%A0%80", "a%0A", "%20", "x" * 129, "'; drop table queue --", "%F0%9F%8E%A7"])

@@ -64,7 +64,7 @@ def call_each(server: Server) -> Iterator[httpx.Response]:
 def test_a_served_database_is_ready(api: Api) -> None:
     body = api.call("GET", "/readyz")
     assert body | {"status": "ready", "database": "ok", "version": version("leasebeat-server")} == body
-    assert 0 <= body["timer_lag"] < 5
+    assert 0 <= body["timer_lag"] < 30
     assert api.call("GET", "/healthz") == {"status": "ok"}
 
 
@@ -111,7 +111,7 @@ def test_a_connection_that_breaks_under_a_statement_is_an_outage(start_server: C
 def test_a_database_without_a_schema_is_not_migrated_and_healthy_all_the_same(empty_database: str) -> None:
     server = Server(empty_database)
     try:
-        until(lambda: is_healthy(server), 30)
+        until(lambda: is_healthy(server))
         answer = server.api.client.get("/readyz")
         assert (answer.status_code, answer.json()["database"]) == (503, "not-migrated")
         for refused in call_each(server):

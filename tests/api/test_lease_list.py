@@ -1,16 +1,15 @@
 """The list of active leases: who holds what, since when, until when."""
 
 import uuid
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from datetime import datetime
 
 import asyncpg
 import orjson
 import pytest
 from harness.api import Api, Json
+from harness.holding import holding
 from harness.problems import assert_problem
-from harness.wait import until
 
 from app.store.reads import OVERDUE
 
@@ -63,23 +62,20 @@ def test_filters_by_queue_and_worker_apart_and_together(api: Api, queue: str) ->
     api.call("DELETE", f"/queues/{other}", params={"force": True}, expect=204)
 
 
-@asynccontextmanager
-async def out_of_reach(sql: "asyncpg.Connection[asyncpg.Record]", *message_ids: str) -> AsyncIterator[None]:
-    """Keep leases locked, so that they run out and no timer can reclaim them."""
-    async with sql.transaction():
-        await sql.execute("select from lease where message_id = any($1) for update", [int(each) for each in message_ids])
-        yield
+OUT_OF_REACH = "select from lease where message_id = any($1::bigint[]) for key share"
+"""Keeps leases locked, so that they can run out and no timer can reclaim them."""
+RUN_OUT = "update lease set expires_at = now() - $2::float8 * interval '1 second', check_at = now() where message_id = $1"
 
 
 @pytest.mark.rule(3)
 async def test_overdue_leases_are_told_from_living_ones_before_any_reclaim(
-    api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]"
+    api: Api, queue: str, shared_database: str, sql: "asyncpg.Connection[asyncpg.Record]"
 ) -> None:
     over, alive = api.send(queue, "over", "alive")
-    api.claim(queue, visibility_timeout=2)
-    api.claim(queue)
-    async with out_of_reach(sql, over):
-        (item,) = until(lambda: listed(api, queue=queue, overdue=True))
+    api.claim(queue, max_messages=2)
+    async with holding(shared_database, OUT_OF_REACH, [int(over)]):
+        await sql.execute(RUN_OUT, int(over), 0)
+        (item,) = listed(api, queue=queue, overdue=True)
         assert (item["message_id"], item["expired"]) == (over, True)
         assert item["expires_in"] <= 0
         (item,) = listed(api, queue=queue, overdue=False)
@@ -87,13 +83,16 @@ async def test_overdue_leases_are_told_from_living_ones_before_any_reclaim(
         assert [item["message_id"] for item in listed(api, queue=queue)] == [over, alive]
 
 
-async def test_the_longest_overdue_come_first_with_true_numbers(api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]") -> None:
+async def test_the_longest_overdue_come_first_with_true_numbers(
+    api: Api, queue: str, shared_database: str, sql: "asyncpg.Connection[asyncpg.Record]"
+) -> None:
     second, alive, first = api.send(queue, *range(3))
-    for timeout in (2.4, 300, 2.0):
-        api.claim_one(queue, f"worker-{timeout}", visibility_timeout=timeout)
+    for each in ("second", "alive", "first"):
+        api.claim_one(queue, f"worker-{each}")
     await sql.execute("update lease set beat_at = now() - interval '90 minutes' where message_id = $1", int(first))
-    async with out_of_reach(sql, alive, first, second):
-        until(lambda: len(listed(api, queue=queue, overdue=True)) == 2)
+    async with holding(shared_database, OUT_OF_REACH, [int(each) for each in (alive, first, second)]):
+        await sql.execute(RUN_OUT, int(first), 0.4)
+        await sql.execute(RUN_OUT, int(second), 0)
         answer = api.call("GET", "/leases", params={"queue": queue, "overdue": True, "limit": 2})
         assert [item["message_id"] for item in answer["items"]] == [first, second]
         assert answer["next_cursor"] is None
@@ -104,7 +103,7 @@ async def test_the_longest_overdue_come_first_with_true_numbers(api: Api, queue:
             assert item["since_beat"] == pytest.approx(seconds(item["last_beat_at"] or item["acquired_at"], as_of), abs=1e-5)
         assert answer["items"][0]["since_beat"] // 60 == 90
         assert answer["items"][1]["since_beat"] < 60
-        assert [item["worker_id"] for item in listed(api, overdue=True, worker_id="worker-2.4", queue=queue)] == ["worker-2.4"]
+        assert [item["worker_id"] for item in listed(api, overdue=True, worker_id="worker-second", queue=queue)] == ["worker-second"]
         assert [item["message_id"] for item in listed(api, queue=queue, overdue=True, limit=1)] == [first]
 
 

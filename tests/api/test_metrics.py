@@ -61,8 +61,8 @@ def test_reclaims_are_counted_once_each_with_their_lag(start_server: Callable[..
     assert value(api, "leasebeat_reclaims_total", outcome="given_up") == 3
     passes = value(api, "leasebeat_reclaim_lag_seconds_count")
     assert 1 <= passes <= 8
-    assert 0 < value(api, "leasebeat_reclaim_lag_seconds_sum") < 5
-    assert value(api, "leasebeat_timer_lag_seconds") < 5
+    assert 0 < value(api, "leasebeat_reclaim_lag_seconds_sum") < 60
+    assert value(api, "leasebeat_timer_lag_seconds") < 30
 
 
 @pytest.mark.scar(47)
@@ -77,7 +77,7 @@ def test_leases_and_messages_are_counted_by_queue_in_the_background(start_server
         database_url, "update lease set granted_at = now() - interval '3 minutes' where message_id = (select min(message_id) from lease)"
     )
     stale = {(("queue", "default"),): 1, (("queue", "other"),): 0}
-    until(lambda: samples(api, "leasebeat_stale_leases") == stale, timeout=40, pause=0.1)
+    until(lambda: samples(api, "leasebeat_stale_leases") == stale, pause=0.1)
     assert samples(api, "leasebeat_active_leases") == {(("queue", "default"),): 3, (("queue", "other"),): 1}
     messages = samples(api, "leasebeat_messages")
     assert {labels: n for labels, n in messages.items() if n} == {

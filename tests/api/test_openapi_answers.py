@@ -52,7 +52,7 @@ def operation_of(method: str, path: str) -> Operation:
 @pytest.fixture(scope="module")
 def seen(server: Server) -> Iterator[set[tuple[str, int]]]:
     """Call every operation in every way that it is documented to answer, and return what was seen."""
-    with httpx.Client(base_url=server.url, timeout=30) as client:
+    with httpx.Client(base_url=server.url, timeout=70) as client:
         api = Checked(client)
         queue = f"seen-{uuid.uuid4().hex}"
         configure(api, queue)

@@ -87,7 +87,7 @@ def send(api: Api, body: object) -> httpx.Response:
 
 def test_full_lines_are_a_problem_to_try_again(start_server: Callable[..., Server], database_url: str) -> None:
     server = start_server(queue_limit=1)
-    execute(database_url, "create function slow() returns trigger as 'begin perform pg_sleep(0.3); return new; end' language plpgsql")
+    execute(database_url, "create function slow() returns trigger as 'begin perform pg_sleep(1); return new; end' language plpgsql")
     execute(database_url, "create trigger slow before insert on message for each row execute function slow()")
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda body: send(server.api, body), range(8)))

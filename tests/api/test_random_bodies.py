@@ -22,7 +22,7 @@ values = st.recursive(
     max_leaves=12,
 )
 many = settings(
-    max_examples=100, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=50, deadline=None, database=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 

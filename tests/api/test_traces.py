@@ -2,13 +2,12 @@
 
 import gzip
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
 import pytest
+from harness.loopback import LoopbackServer, QuietHandler
 from harness.metrics import samples
 from harness.server import Server
 from harness.wait import until
@@ -16,26 +15,21 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 
-class Collector:
+class Collector(LoopbackServer):
     """A real OTLP endpoint on loopback that keeps what it gets."""
 
     def __init__(self) -> None:
         self.received: list[tuple[str, bytes]] = []
         received = self.received
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
+        class Handler(QuietHandler):
+            def do_POST(self) -> None:  # noqa: N802 - named by http.server
                 body = self.rfile.read(int(self.headers["content-length"]))
                 received.append((self.path, gzip.decompress(body) if self.headers.get("content-encoding") == "gzip" else body))
                 self.send_response(200)
                 self.end_headers()
 
-            def log_message(self, *_: object) -> None:
-                """Keep the test's output clean."""
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_address[1]}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        super().__init__(Handler)
 
     def spans(self) -> list[Span]:
         exports = [ExportTraceServiceRequest.FromString(body) for path, body in list(self.received) if path == "/v1/traces"]
@@ -47,10 +41,8 @@ class Collector:
 
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    made = Collector()
-    yield made
-    made.http.shutdown()
-    made.http.server_close()
+    with Collector() as made:
+        yield made
 
 
 _TRACE = "4bf92f3577b34da6a3ce929d0e0e47{:02x}"
@@ -132,7 +124,7 @@ def test_the_span_of_a_hot_call_that_the_service_could_not_carry_out_is_an_error
     with ExitStack() as stack:
         server = Server("postgresql://127.0.0.1:1/none", environment=tracing(collector))
         stack.push(server)  # it never becomes ready
-        until(lambda: answers(server), timeout=30)
+        until(lambda: answers(server))
         assert server.api.client.post("/beat", json={"leases": [{"receipt": "A" * 44}]}).status_code == 503
         until(lambda: "POST /beat" in collector.names())
     (span,) = [each for each in collector.spans() if each.name == "POST /beat"]

@@ -82,7 +82,7 @@ def test_the_first_worker_in_python_runs_until_sigterm(start_server: Callable[..
 
     until(completed)
     worker.send_signal(signal.SIGTERM)
-    _, errors = worker.communicate(timeout=20)
+    _, errors = worker.communicate(timeout=60)
     assert worker.returncode == 0, errors
 
 

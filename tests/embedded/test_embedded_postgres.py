@@ -130,7 +130,7 @@ def test_the_postgres_of_a_killed_owner_is_taken_over_with_its_data(tmp_path: Pa
     with owner(tmp_path / "data") as (process, url, pid):
         ask(url, "create table kept as select 42 as n")
         process.kill()
-        process.wait(10)
+        process.wait(60)
         orphan = psutil.Process(pid)
         assert orphan.is_running()
         postgres = start(tmp_path / "data")

@@ -27,7 +27,7 @@ async def holding(database_url: str, statement: str, *arguments: object) -> Asyn
 
 async def until_somebody_waits(connection: Connection, sessions: int = 1) -> None:
     """Return once this many sessions of the database wait for a lock."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while await connection.fetchval(_WAITING) < sessions:
             await asyncio.sleep(0.01)
             await connection.execute("select pg_stat_clear_snapshot()")
@@ -39,6 +39,6 @@ async def waiting_for_a_lock(connection: Connection, words: str) -> None:
         "select count(*) > 0 from pg_stat_clear_snapshot(), pg_stat_activity "
         "where datname = current_database() and wait_event_type = 'Lock' and query ilike '%' || $1 || '%'"
     )
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not await connection.fetchval(query, words):  # noqa: ASYNC110 - nothing tells when it does
             await asyncio.sleep(0.005)

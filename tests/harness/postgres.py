@@ -18,7 +18,7 @@ MIGRATIONS = Path(__file__).parents[2] / "alembic"
 FAST = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=300")
 
 RunOut = Callable[[str], None]
-"""Makes the lease of a message run out in a way that no timer looks at."""
+"""Makes the lease of a message run out."""
 
 
 def execute(url: str, statement: str, *arguments: object) -> None:

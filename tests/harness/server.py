@@ -41,7 +41,7 @@ class Server:
         variables |= {f"LEASEBEAT_{name.upper()}": str(value) for name, value in settings.items()} | dict(environment or {})
         if wrong_clock_s:
             variables |= {"PYTHONPATH": str(_WRONG_CLOCK), "WRONG_CLOCK_S": str(wrong_clock_s)}
-        self.process = self._start(variables, forked=bool(database_url) and not wrong_clock_s and not environment)
+        self.process = self._start(variables, forked=bool(database_url) and not wrong_clock_s)
 
     def wait_until_ready(self) -> Self:
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -74,9 +74,9 @@ class Server:
     def kill(self) -> None:
         """End it as `kill -9` does."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
-    def stop(self, timeout: float = 30) -> int:
+    def stop(self, timeout: float = 60) -> int:
         """Ask it to stop, and return its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

@@ -7,8 +7,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def until(probe: Callable[[], T], timeout: float = 10.0, pause: float = 0.005) -> T:
-    """Call `probe` until what it returns is true, and return that."""
+def until(probe: Callable[[], T], timeout: float = 60.0, pause: float = 0.005) -> T:
+    """Call `probe` until what it returns is true, and return that. A machine that stands still for seconds fails no test by it."""
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if found := probe():

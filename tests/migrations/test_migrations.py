@@ -80,7 +80,7 @@ def test_three_processes_that_migrate_an_empty_database_at_once_all_succeed(empt
     processes = [
         subprocess.Popen([sys.executable, "-c", statement, empty_database, MIGRATIONS], stderr=subprocess.PIPE, text=True) for _ in range(3)
     ]
-    ended = [(process.communicate(timeout=60)[1], process.returncode) for process in processes]
+    ended = [(process.communicate(timeout=100)[1], process.returncode) for process in processes]
     assert [status for _, status in ended] == [0, 0, 0], ended
     assert ask(empty_database, "select version_num from alembic_version") == [head_of(MIGRATIONS)]
     assert ask(empty_database, "select name from queue") == ["default"]

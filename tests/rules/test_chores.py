@@ -94,9 +94,9 @@ def test_a_chore_that_fails_holds_up_no_other_and_is_tried_again(start_server: C
     execute(database_url, "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
     execute(database_url, "create trigger refuse before delete on checkpoint for each row execute function refuse()")
     server = start_server()
-    until(lambda: "chore put off" in server.log, 40, 0.1)
-    until(lambda: number(database_url, "select count(*) from message") == 0, 40, 0.1)
+    until(lambda: "chore put off" in server.log, pause=0.1)
+    until(lambda: number(database_url, "select count(*) from message") == 0, pause=0.1)
     assert number(database_url, left) == 20
     execute(database_url, "drop trigger refuse on checkpoint")
-    until(lambda: number(database_url, left) == 0, 40, 0.1)
+    until(lambda: number(database_url, left) == 0, pause=0.1)
     assert "Traceback" not in server.log

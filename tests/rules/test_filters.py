@@ -6,10 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from harness.api import Api, Json
 from harness.metrics import value
+from harness.operating import RARELY
 from harness.server import Server
 from harness.wait import until
 
-LONG = 20
+LONG = 40
 
 
 def bodies(leases: list[Json]) -> list[Json]:
@@ -58,7 +59,7 @@ def test_filtered_claims_take_turns_among_keys_by_weight(api: Api, queue: str, w
 @pytest.mark.scar(20)
 @pytest.mark.rule(11)
 def test_a_parked_claim_is_woken_for_its_type_and_sleeps_through_others(start_server: Callable[..., Server]) -> None:
-    one, two = (start_server(sweep_interval=30).api for _ in range(2))
+    one, two = (start_server(sweep_interval=RARELY).api for _ in range(2))
     with ThreadPoolExecutor(1) as pool:
         parked = pool.submit(two.claim_one, "default", wait=LONG, work_types=["mine"])
         until(lambda: value(two, "leasebeat_parked_claims") == 1)

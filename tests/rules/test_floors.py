@@ -72,36 +72,38 @@ def test_an_older_message_whose_time_has_come_is_claimed_at_once(api: Api, queue
     api.claim_one(queue, visibility_timeout=300)
     work_off(api, queue)
     length, taken, tried = 0.3, 0, 0
-    while tried < 8:
+    while tried < 12 and taken < 7:
         (old,) = api.send(queue, "old", delay=length if way == "delay" else 0)
         if way == "expiry":
             api.claim_one(queue, visibility_timeout=length)
         work_off(api, queue)
         if api.message(old)["status"] == "completed":  # its time had come before: on this machine the others take longer
-            api.ack(*(lease["receipt"] for lease in api.claim(queue, wait=20)))  # one of them, which it was taken for
+            api.ack(*(lease["receipt"] for lease in api.claim(queue, wait=40)))  # one of them, which it was taken for
             length *= 2
             continue
-        until(lambda message_id=old: api.message(message_id)["status"] == "pending", timeout=length + 10)  # type: ignore[misc]
+        until(lambda message_id=old: api.message(message_id)["status"] == "pending")  # type: ignore[misc]
         leases = api.claim(queue, wait=0.2)
         taken += [lease["message"]["id"] for lease in leases] == [old]
-        api.ack(*(lease["receipt"] for lease in leases or api.claim(queue, wait=20)))
+        api.ack(*(lease["receipt"] for lease in leases or api.claim(queue, wait=40)))
         tried += 1
-    assert taken >= 5
+    assert taken == 7
 
 
 def test_another_replica_hears_of_an_older_message_that_comes_back(replicas: tuple[Server, Server]) -> None:
     here, there = (server.api for server in replicas)
     here.put_queue("shared")
     taken = 0
-    for _ in range(8):
+    for _ in range(12):
+        if taken == 7:
+            break
         (old,) = here.send("shared", "old")
         receipt = here.claim_one("shared")["receipt"]
         work_off(here, "shared")
         there.nack(receipt, delay=0)
         leases = here.claim("shared", wait=0.3)
         taken += [lease["message"]["id"] for lease in leases] == [old]
-        here.ack(*(lease["receipt"] for lease in leases or here.claim("shared", wait=20)))
-    assert taken >= 5
+        here.ack(*(lease["receipt"] for lease in leases or here.claim("shared", wait=40)))
+    assert taken == 7
 
 
 @pytest.mark.parametrize("filters", [{}, {"work_types": ["w", "x"]}, {"task_id": "t"}, {"work_types": ["w", "x"], "task_id": "t"}])
@@ -135,7 +137,7 @@ async def test_a_line_that_nobody_claims_from_is_not_looked_below_and_begins_at_
     await sql.execute("delete from lease where message_id = $1", old.message_id)
     await sql.execute("update message set status = 'pending', ended_by = 'released' where id = $1", old.message_id)
     async with holding(database_url, "lock table message in access exclusive mode") as holder:
-        await asyncio.wait_for(store.parking.look_below(database.work), 10)  # there has been no claim since: it reads nothing
+        await asyncio.wait_for(store.parking.look_below(database.work), 60)  # there has been no claim since: it reads nothing
         await holder.execute("commit")
     assert [lease.message_id for lease in (await store.claim(queue, everything, 0)).leases] == [old.message_id]
     async with holding(database_url, "lock table message in access exclusive mode") as holder:

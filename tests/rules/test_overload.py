@@ -71,7 +71,7 @@ async def test_claims_that_do_not_wait_for_messages_are_refused_beyond_the_limit
                 impatient.append(pool.submit(claim, limited))
                 until(lambda wanted=number + 1: value(limited.api, "leasebeat_parked_claims") == wanted)  # type: ignore[misc]
             refused = pool.submit(claim, limited)
-            assert_problem(refused.result(timeout=20), 503, "overloaded")
+            assert_problem(refused.result(timeout=60), 503, "overloaded")
             parked = pool.submit(claim, limited, 30)
             until(lambda: value(limited.api, "leasebeat_parked_claims") == LIMIT + 1)
         assert [call.result().json()["leases"] for call in impatient] == [[]] * LIMIT

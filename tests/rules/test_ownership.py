@@ -7,7 +7,7 @@ from harness.api import Api
 def lost_lease(api: Api, queue: str, *, workers: tuple[str, str]) -> tuple[str, str]:
     """Let a first lease run out and a second be granted on the same message; return both receipts."""
     first = api.claim_one(queue, workers[0], visibility_timeout=0.2)
-    second = api.claim_one(queue, workers[1], wait=20)
+    second = api.claim_one(queue, workers[1], wait=40)
     assert second["message"]["id"] == first["message"]["id"]
     assert second["generation"] == first["generation"] + 1
     return first["receipt"], second["receipt"]

@@ -6,13 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from harness.api import Api, Json
+from harness.operating import RARELY
 from harness.postgres import execute, number
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
-
-RARELY = 60
-"""A sweep interval, in seconds, that none of these tests lasts: what is found was found by a sweep on demand."""
 
 NOTHING = {"expired_found": 0, "recovered": 0, "failed": 0, "checkpoints_created": 0, "errors": 0}
 
@@ -81,21 +79,22 @@ def test_a_row_that_postgres_refuses_is_an_error_and_the_rest_is_recovered(start
 
 @pytest.mark.scar(33)
 @pytest.mark.rule(8)
-def test_each_lease_is_counted_once_however_many_sweep(start_server: Callable[..., Server]) -> None:
+def test_each_lease_is_counted_once_however_many_sweep(start_server: Callable[..., Server], database_url: str) -> None:
     apis = [start_server().api for _ in range(2)]
     apis[0].send("default", *range(80), max_attempts=100)
     apis[0].send("default", *range(40), max_attempts=1)
     for api in apis:
-        assert len(api.claim("default", max_messages=60, visibility_timeout=1)) == 60
+        assert len(api.claim("default", max_messages=60)) == 60
 
     def sweep_on_demand(api: Api) -> None:
-        until_ = time.monotonic() + 3
+        until_ = time.monotonic() + 1.5
         while time.monotonic() < until_:
             sweep(api)
 
+    run_out_unseen(database_url)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(sweep_on_demand, apis * 2))
-    until(lambda: all(api.call("GET", "/recovery")["total_expired"] >= 120 for api in apis), timeout=30)
+    until(lambda: all(api.call("GET", "/recovery")["total_expired"] >= 120 for api in apis))
     for api in apis * 2:
         totals = api.call("GET", "/recovery")
         assert totals | {"total_expired": 120, "total_recovered": 80, "total_failed": 40, "total_checkpoints": 120} == totals
@@ -127,7 +126,7 @@ def test_what_one_replica_did_reaches_the_others_by_itself(start_server: Callabl
     one.claim("default")
     run_out_unseen(database_url)
     assert sweep(one)["expired_found"] == 1
-    until(lambda: two.call("GET", "/recovery")["total_expired"] == 1, timeout=30, pause=0.1)
+    until(lambda: two.call("GET", "/recovery")["total_expired"] == 1, pause=0.1)
 
 
 @pytest.mark.rule(13)
@@ -138,9 +137,15 @@ def test_a_sweep_takes_nothing_but_an_empty_object(api: Api) -> None:
 
 @pytest.mark.scar(33)
 def test_what_a_sweep_found_is_kept_if_its_replica_is_killed_soon_after(start_server: Callable[..., Server], database_url: str) -> None:
+    """What is found of nothing is saved every five seconds. A busy machine delays some of these, a slow service all but the first."""
     server = start_server()
-    server.api.send("default", *range(20))
-    server.api.claim("default", max_messages=20, visibility_timeout=0.1)
-    until(lambda: number(database_url, "select expired from recovery") == 20, timeout=4)  # others are saved every five seconds
+    took = []
+    for expired in (20, 40, 60):
+        server.api.send("default", *range(20), max_attempts=1)
+        server.api.claim("default", max_messages=20, visibility_timeout=0.1)
+        began = time.monotonic()
+        until(lambda wanted=expired: number(database_url, "select expired from recovery") == wanted)  # type: ignore[misc]
+        took.append(time.monotonic() - began)
     server.kill()
-    assert start_server().api.call("GET", "/recovery")["total_expired"] == 20
+    assert min(took[1:]) < 4
+    assert start_server().api.call("GET", "/recovery")["total_expired"] == 60

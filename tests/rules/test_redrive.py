@@ -58,7 +58,7 @@ async def test_a_message_that_is_sent_on_as_its_queue_is_deleted_stays(start_ser
         api.call("DELETE", "/queues/dead", params={"force": True}, expect=204)
         await waiting_for_a_lock(sql, "with gone as")
         await sql.execute("commit")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while await sql.fetchval("select count(*) from deleted_queue"):  # noqa: ASYNC110 - nothing tells when it is through
                 await asyncio.sleep(0.05)
         assert [row["id"] for row in await sql.fetch("select id from message")] == [int(kept)]

@@ -73,7 +73,7 @@ async def test_a_worker_is_written_anew_when_the_interval_is_over(database: Data
     registry.seen("w")
     await registry.flush()
     first = await rows(own_sql)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while await rows(own_sql) == first:
             registry.seen("w")
             await registry.flush()

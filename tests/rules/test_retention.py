@@ -70,20 +70,19 @@ def test_a_great_many_leave_while_claims_and_beats_go_on(start_server: Callable[
         "from queue, generate_series(1, 50000) n",
     )
     api = start_server().api
-    slowest = 0.0
+    took: list[float] = []
 
     def left() -> bool:
-        nonlocal slowest
         api.send("default", "work")
         begin = time.monotonic()
         receipt = api.claim_one("default")["receipt"]
         assert api.beat(receipt)[0]["status"] == "extended"
-        slowest = max(slowest, time.monotonic() - begin)
+        took.append(time.monotonic() - begin)
         api.ack(receipt)
         return number(database_url, "select count(*) from message where finished_at < now() - interval '7 days'") == 0
 
     until(left, LEFT_S, 0.02)
-    assert slowest < 1
+    assert sorted(took)[-3] < 1, "a busy machine delays some of them, a slow service all"
     assert number(database_url, "select count(*) from message where status <> 'completed'") == 0
 
 

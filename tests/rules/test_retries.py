@@ -7,11 +7,11 @@ import asyncpg
 import pytest
 from harness.api import Api, Json
 from harness.holding import holding, waiting_for_a_lock
-from harness.operating import redrive
+from harness.operating import RARELY, redrive
 from harness.server import Server
 from harness.wait import until
 
-LONG = 20
+LONG = 40
 
 
 def fail(api: Api, queue: str, **options: Json) -> str:
@@ -69,7 +69,7 @@ async def test_an_expiry_backs_off_like_a_nack(api: Api, queue: str, sql: "async
 
 @pytest.mark.rule(8, 9)
 def test_a_message_comes_back_when_its_backoff_is_over(api: Api, queue: str) -> None:
-    api.put_queue(queue, backoff={"initial": 0.3, "jitter": False})
+    api.put_queue(queue, backoff={"initial": 2, "jitter": False})
     api.send(queue, "work")
     fail(api, queue)
     assert api.claim(queue) == []
@@ -204,7 +204,7 @@ def test_a_message_whose_workers_die_moves_there_too(api: Api, queue: str, grave
 
 
 def test_a_dead_letter_wakes_who_waits_at_its_queue(start_server: Callable[..., Server]) -> None:
-    one, two = (start_server(sweep_interval=30).api for _ in range(2))
+    one, two = (start_server(sweep_interval=RARELY).api for _ in range(2))
     one.put_queue("dead")
     one.put_queue("work", max_attempts=1, dead_letter_queue="dead")
     one.send("work", 1)

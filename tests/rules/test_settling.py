@@ -115,7 +115,7 @@ def test_a_nack_with_a_delay_waits_it_out(api: Api, queue: str) -> None:
     assert api.claim(queue) == []
     start = time.monotonic()
     api.nack(short, delay=0.3)
-    again = api.claim_one(queue, wait=20)
+    again = api.claim_one(queue, wait=40)
     assert time.monotonic() - start >= 0.3
     assert (again["message"]["id"], again["attempt"]) == (short_id, 2)
     assert api.message(long_id)["status"] == "scheduled"
@@ -150,7 +150,7 @@ def test_a_release_is_not_an_attempt(api: Api, queue: str) -> None:
 def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "poison", max_attempts=2)
     for attempt in (1, 2):
-        assert api.claim_one(queue, f"victim-{attempt}", visibility_timeout=0.05, wait=20)["attempt"] == attempt
+        assert api.claim_one(queue, f"victim-{attempt}", visibility_timeout=0.05, wait=40)["attempt"] == attempt
     message = until(lambda: (found := api.message(message_id))["status"] == "failed" and found)
     assert (message["attempt_count"], message["expired_count"], message["error"]) == (2, 2, "Max retries exceeded")
     history = api.checkpoints(message_id)
@@ -165,7 +165,7 @@ def test_workers_that_die_without_a_word_use_up_the_attempts(api: Api, queue: st
 def test_an_unconfirmed_delivery_is_not_an_attempt_but_has_a_cap_of_its_own(api: Api, queue: str) -> None:
     (message_id,) = api.send(queue, "work", max_attempts=1)
     for _ in range(20):
-        api.claim_one(queue, confirm_within=0.01, wait=20)
+        api.claim_one(queue, confirm_within=0.01, wait=40)
     message = until(lambda: (found := api.message(message_id))["status"] == "failed" and found)
     assert (message["attempt_count"], message["unconfirmed_count"], message["error"]) == (0, 20, "Never confirmed")
 

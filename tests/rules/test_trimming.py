@@ -55,7 +55,7 @@ async def kept(pool: Pool, history: str) -> list[int]:
 
 async def become(pool: Pool, expected: dict[History, int]) -> None:
     """Wait until the histories are this long."""
-    with anyio.fail_after(40):
+    with anyio.fail_after(60):
         while await counts(pool) != expected:  # noqa: ASYNC110
             await anyio.sleep(0.05)
 
@@ -117,7 +117,7 @@ async def test_checkpoints_in_other_hands_are_passed_over(pool: Pool) -> None:
     await write(pool, "held", 130)
     async with pool.acquire() as connection, connection.transaction():
         await connection.execute("select from checkpoint where generation <= 5 for update")
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await trim(Trimmer(pool, 0))
         assert await counts(pool) == {"held": 105}
     await trim(Trimmer(pool, 0))

@@ -8,13 +8,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from harness.wait import until
 from sdk.scripted_service import Answer, Received, ScriptedService
 
 import leasebeat
-from leasebeat import Context, Worker
+from leasebeat import Client, Context, Worker
 
 CLAIM = "/queues/default/leases"
 SOURCES = Path(leasebeat.__file__).parents[1]
@@ -35,7 +37,7 @@ class Running:
         except Exception as error:  # noqa: BLE001 - for the test to look at
             self.error = error
 
-    def join(self, timeout: float = 5.0) -> None:
+    def join(self, timeout: float = 60.0) -> None:
         self._thread.join(timeout)
         assert not self._thread.is_alive(), "the worker does not stop"
 
@@ -61,17 +63,55 @@ def paths(service: ScriptedService) -> list[str]:
     return [request.path for request in service.received if request.path != CLAIM]
 
 
+def beat_until(context: Context, enough: Callable[[], object]) -> None:
+    """Work on until there is enough, as a handler does."""
+
+    def beaten() -> object:
+        context.beat()
+        return enough()
+
+    until(beaten)
+
+
 def lost_lease(context: Context) -> type[leasebeat.LeaseLostError]:
     """Work on until the lease is lost, as a handler does, and return how it heard."""
-    until = time.monotonic() + 5
-    while time.monotonic() < until:
+
+    def lost() -> type[leasebeat.LeaseLostError] | None:
         try:
             context.beat()
         except leasebeat.LeaseLostError as error:
             assert context.lost.is_set()
             return type(error)
-        time.sleep(0.005)
-    raise AssertionError("the handler never heard that its lease is lost")
+        return None
+
+    found = until(lost)
+    assert found is not None
+    return found
+
+
+def until_extended(
+    client: Client, queue: str, times: int = 2, *, message_id: str | None = None, beat: Callable[[], object] = lambda: None
+) -> None:
+    """Beat until each lease of a queue, or that of one message, has been extended so many times, and none has ended meanwhile.
+
+    So work outlasts the lease that it began with, whose end is put off, and need not be as long: leases here are.
+    """
+    until(lambda: _ends(client, queue, message_id))
+    for _ in range(times):
+        before = _ends(client, queue, message_id)
+
+        def all_later(before: dict[str, datetime] = before) -> bool:
+            beat()
+            now = _ends(client, queue, message_id)
+            assert now.keys() == before.keys(), "a lease has ended"
+            return all(now[each] > end for each, end in before.items())
+
+        until(all_later, pause=0.02)
+
+
+def _ends(client: Client, queue: str, message_id: str | None) -> dict[str, datetime]:
+    leases = client.list_leases(queue=queue).items
+    return {lease.message_id: lease.expires_at for lease in leases if message_id in (None, lease.message_id)}
 
 
 @contextmanager

@@ -1,16 +1,17 @@
 """A real HTTP server that answers as a test tells it to, and remembers what it was asked."""
 
-import contextlib
 import json
 import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qsl, urlsplit
+
+from harness.loopback import LoopbackServer, QuietHandler, break_off
 
 MOMENT = "2026-12-01T12:00:00.000000Z"
 
@@ -52,25 +53,15 @@ Reaction = Answer | Break | Trickle
 Step = Reaction | Callable[[Received], Reaction]
 
 
-class ScriptedService:
+class ScriptedService(LoopbackServer):
     """Answers each route with its steps in order; the last one stays."""
 
     def __init__(self, port: int = 0) -> None:
         self.received: list[Received] = []
         self._scripts: dict[tuple[str, str], list[Step]] = {}
         self._lock = threading.Lock()
-        self._sockets: set[socket.socket] = set()
         self._ended = threading.Event()
-        self._server = _Server(("127.0.0.1", port), self._handler_class())
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    @property
-    def port(self) -> int:
-        return int(self._server.server_address[1])
+        super().__init__(self._handler_class(), port)
 
     def on(self, method: str, path: str, *steps: Step) -> None:
         self._scripts[method, path] = list(steps)
@@ -79,7 +70,7 @@ class ScriptedService:
         with self._lock:
             return [request for request in self.received if request.path == path]
 
-    def wait_for(self, path: str, count: int = 1, timeout: float = 5.0) -> list[Received]:
+    def wait_for(self, path: str, count: int = 1, timeout: float = 60.0) -> list[Received]:
         """Wait until `count` requests for a path have arrived."""
         until = time.monotonic() + timeout
         while len(self.asked(path)) < count:
@@ -87,17 +78,9 @@ class ScriptedService:
             time.sleep(0.005)
         return self.asked(path)
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._ended.set()
-        self._server.shutdown()
-        self._server.server_close()
-        for connection in list(self._sockets):
-            _break(connection)
-        self._thread.join()
+        super().__exit__(kind, error, trace)
 
     def _next(self, request: Received) -> Reaction:
         with self._lock:
@@ -109,23 +92,15 @@ class ScriptedService:
     def _handler_class(self) -> type[BaseHTTPRequestHandler]:
         service = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
             wbufsize = -1  # head and body in one packet
-
-            def setup(self) -> None:
-                super().setup()
-                service._sockets.add(self.connection)
-
-            def finish(self) -> None:
-                service._sockets.discard(self.connection)
-                super().finish()
 
             def _serve(self) -> None:
                 answer = service._next(self._read())
                 if isinstance(answer, Break):
                     self.close_connection = True
-                    _break(self.connection)
+                    break_off(self.connection)
                     return
                 if isinstance(answer, Trickle):
                     self.close_connection = True
@@ -158,18 +133,7 @@ class ScriptedService:
                 self.end_headers()
                 self.wfile.write(body)
 
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
-                """Say nothing."""
-
         return Handler
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 128
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is part of the tests."""
 
 
 def _trickle(connection: socket.socket, answer: Trickle, ended: threading.Event) -> None:
@@ -180,11 +144,6 @@ def _trickle(connection: socket.socket, answer: Trickle, ended: threading.Event)
             connection.sendall(b"1")
     except OSError:
         answer.left.set()
-
-
-def _break(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def problem(status: int, code: str, *, headers: Mapping[str, str] | None = None, **more: object) -> Answer:

@@ -9,13 +9,13 @@ from leasebeat import Client, HeldMessage
 
 
 def test_once_extended_its_calls_have_the_time_of_the_extended_lease(service: ScriptedService) -> None:
-    """The first end would leave each attempt to ack 0.5 s, and cause a repeat."""
+    """The first end would leave each attempt to ack 1.5 s, and cause a repeat."""
 
     def ack_slowly(request: Received) -> Answer:
-        time.sleep(0.8)
+        time.sleep(2)
         return verdicts("acked", late=False)(request)
 
-    service.on("POST", CLAIM, grant(lease(expires_in=1.5)))
+    service.on("POST", CLAIM, grant(lease(expires_in=4.5)))
     service.on("POST", "/beat", beats(expires_in=60.0))
     service.on("POST", "/ack", ack_slowly)
     with Client(service.url) as client:

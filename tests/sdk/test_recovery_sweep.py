@@ -26,7 +26,7 @@ from leasebeat._recovery_sweep import RecoverySweep
 
 Abandon = Callable[..., list[str]]
 
-LONG = 20
+LONG = 40
 SOURCES = Path(leasebeat.__file__).parents[1]
 FIGURES = {"expired_found": 1, "recovered": 1, "failed": 0, "checkpoints_created": 1, "errors": 0, "scan_duration_ms": 0.5}
 

@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,11 +23,11 @@ from leasebeat._watchdog import Watchdog
 
 logging.basicConfig(format="%(levelname)s %(message)s")
 lively, silent = Heartbeat(), Heartbeat()
-watchdog = Watchdog([lively, silent], stall_threshold=0.5, check_interval=0.2, loop_names=sys.argv[2:] or None)
+watchdog = Watchdog([lively, silent], stall_threshold=2, check_interval=0.2, loop_names=sys.argv[2:] or None)
 watchdog.start()
 if sys.argv[1] == "stopped":
     watchdog.stop()
-until = time.monotonic() + (60 if sys.argv[1] == "silent" else 1.5)
+until = time.monotonic() + (60 if sys.argv[1] == "silent" else 3)
 while time.monotonic() < until:
     lively.beat()
     if sys.argv[1] == "lively":
@@ -38,7 +39,7 @@ print("lived on")
 
 def watched(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-c", WATCHED, *arguments], check=False, capture_output=True, text=True, env=ENVIRONMENT, timeout=50
+        [sys.executable, "-c", WATCHED, *arguments], check=False, capture_output=True, text=True, env=ENVIRONMENT, timeout=100
     )
 
 
@@ -47,8 +48,7 @@ def test_a_heartbeat_that_falls_silent_ends_the_process(names: list[str], name: 
     ended = watched("silent", *names)
     assert ended.returncode == -signal.SIGKILL
     stalled, terminating = ended.stderr.splitlines()
-    assert stalled.startswith(f"CRITICAL Watchdog: {name} stalled for 0.")
-    assert stalled.endswith("s (threshold: 0.5s)")
+    assert re.fullmatch(rf"CRITICAL Watchdog: {name} stalled for \d+\.\ds \(threshold: 2\.0s\)", stalled)
     assert terminating == "CRITICAL Watchdog: terminating process due to stalled workers"
 
 
@@ -69,26 +69,26 @@ def beat(*_):
 
 heartbeat = Heartbeat()
 signal.signal(signal.SIGUSR1, beat)
-Watchdog([heartbeat], stall_threshold=2, check_interval=0.5).start()
+Watchdog([heartbeat], stall_threshold=4, check_interval=0.5).start()
 print("watched", flush=True)
 time.sleep(60)
 """
 
 
 def test_a_process_that_stood_still_is_given_the_whole_threshold_again() -> None:
-    """For two thresholds. It beats a second after it may go on, and is ended only when it falls silent by itself."""
+    """For longer than the threshold. It beats a second after it may go on, and is ended only when it falls silent by itself."""
     with program_process(FROZEN) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"watched\n"
         process.send_signal(signal.SIGSTOP)
-        time.sleep(2 * 2)
+        time.sleep(5)
         process.send_signal(signal.SIGCONT)
         time.sleep(1)
         beaten_at = time.monotonic()
         process.send_signal(signal.SIGUSR1)
         assert process.stdout.readline() == b"beat\n"
-        assert process.wait(50) == -signal.SIGKILL
-        assert time.monotonic() - beaten_at > 2
+        assert process.wait(60) == -signal.SIGKILL
+        assert time.monotonic() - beaten_at > 4
 
 
 FORKED = """
@@ -97,11 +97,11 @@ from leasebeat import Heartbeat
 from leasebeat._watchdog import Watchdog
 
 heartbeat = Heartbeat()
-watchdog = Watchdog([heartbeat], stall_threshold=0.5, check_interval=0.1)
+watchdog = Watchdog([heartbeat], stall_threshold=2, check_interval=0.1)
 watchdog.start()
 child = os.fork()
 if child == 0:
-    time.sleep(1.5)
+    time.sleep(3)
     print("not watched", flush=True)
     watchdog.start()
     time.sleep(60)
@@ -118,7 +118,7 @@ print(os.waitstatus_to_exitcode(status))
 @pytest.mark.scar(16)
 def test_a_forked_child_is_watched_once_it_starts_that() -> None:
     with program_process(FORKED) as process:
-        output, _ = process.communicate(timeout=50)
+        output, _ = process.communicate(timeout=100)
     assert (process.returncode, output) == (0, f"not watched\n{-signal.SIGKILL}\n".encode())
 
 

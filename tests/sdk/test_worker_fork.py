@@ -29,13 +29,14 @@ def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) 
         child = os.fork()
         if child == 0:
             context.beat(progress=2, detail={"pid": os.getpid()})
-            time.sleep(0.5)
+            time.sleep(90)
             os._exit(0)
         service.wait_for("/beat", 2)
+        os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         return child
 
-    service.on("POST", "/beat", beats(expires_in=3.0, next_beat_in=0.0))
+    service.on("POST", "/beat", beats(next_beat_in=0.0))
     start(handle)
     (ack,) = service.wait_for("/ack")
     parent, child = service.asked("/beat")
@@ -45,17 +46,23 @@ def test_a_forked_child_beats_by_itself(service: ScriptedService, start: Start) 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_hears_drain_does_not_touch_its_parents_worker(service: ScriptedService, start: Start) -> None:
+    read_end, write_end = os.pipe()
+
     def handle(_message: LeasedMessage, context: Context) -> bool:
         child = os.fork()
         if child == 0:
             context.beat()
-            service_answered = context.stopping.wait(0.5)
-            os._exit(int(service_answered))
+            os.read(read_end, 1)
+            os._exit(int(context.stopping.wait(0.5)))
+        service.wait_for("/beat")
+        os.write(write_end, b".")
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
     service.on("POST", "/beat", beats(drain=True))
     start(handle)
     (ack,) = service.wait_for("/ack")
+    os.close(read_end)
+    os.close(write_end)
     assert ack.body["leases"][0]["output"] is True
     assert len(service.asked("/beat")) == 1
 
@@ -107,7 +114,7 @@ def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
         child = os.fork()
         if child == 0:
             os.write(write_end, b"up")
-            time.sleep(10)
+            time.sleep(90)
             os._exit(0)
         os.read(read_end, 2)
         os.close(read_end)
@@ -118,7 +125,7 @@ def test_a_forked_child_can_be_terminated(willing: ScriptedService) -> None:
     worker = Worker(willing.url, "default", handle)
 
     def stop_when_acked() -> None:
-        willing.wait_for("/ack", timeout=15)
+        willing.wait_for("/ack")
         worker.stop()
 
     threading.Thread(target=stop_when_acked, daemon=True).start()
@@ -134,7 +141,7 @@ def test_a_worker_ends_while_a_child_that_its_handler_forked_lives(willing: Scri
     def handle(_message: LeasedMessage, _context: Context) -> None:
         child = os.fork()
         if child == 0:
-            time.sleep(10)
+            time.sleep(90)
             os._exit(0)
         children.append(child)
         os.kill(os.getpid(), signal.SIGTERM)
@@ -144,7 +151,7 @@ def test_a_worker_ends_while_a_child_that_its_handler_forked_lives(willing: Scri
     took = time.monotonic() - started
     try:
         assert os.waitpid(children[0], os.WNOHANG) == (0, 0), "the child lives"
-        assert took < 3
+        assert took < 60
     finally:
         os.kill(children[0], signal.SIGKILL)
         os.waitpid(children[0], 0)
@@ -159,7 +166,7 @@ def test_a_forked_child_keeps_no_end_of_its_parents_signal_pipe(willing: Scripte
         if child == 0:
             os._exit(len(open_pipes().keys() - before))
         os.kill(os.getpid(), signal.SIGTERM)
-        context.stopping.wait(5)
+        context.stopping.wait(60)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
     Worker(willing.url, "default", handle).run()
@@ -177,7 +184,7 @@ def test_a_worker_ends_though_somebody_holds_a_copy_of_its_signal_pipe(willing: 
     ended = threading.Event()
 
     def close_in_the_end() -> None:
-        ended.wait(3)
+        ended.wait(90)
         for number in copies:
             os.close(number)
 
@@ -189,7 +196,7 @@ def test_a_worker_ends_though_somebody_holds_a_copy_of_its_signal_pipe(willing: 
     ended.set()
     closing.join()
     assert len(copies) == 2
-    assert took < 2
+    assert took < 60
 
 
 def open_pipes() -> dict[int, list[int]]:
@@ -212,13 +219,13 @@ def test_a_forked_child_hears_of_its_deadline(service: ScriptedService, start: S
         child = os.fork()
         if child == 0:
             context.beat()
-            os._exit(0 if context.lost.wait(5) else 1)
+            os._exit(0 if context.lost.wait(60) else 1)
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
-    service.on("POST", CLAIM, grant(lease(expires_in=0.6)), park)
+    service.on("POST", CLAIM, grant(lease(expires_in=2.0)), park)
     service.on("POST", "/beat", problem(500, "internal"))
     start(handle)
-    assert service.wait_for("/ack", timeout=10)[0].body["leases"][0]["output"] == 0
+    assert service.wait_for("/ack")[0].body["leases"][0]["output"] == 0
 
 
 def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:

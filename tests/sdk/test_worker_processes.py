@@ -12,9 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from harness.wait import until
-from sdk.running import CLAIM, Start, grant, park, paths
+from sdk.cli.command import is_alive, until_gone
+from sdk.running import CLAIM, Start, grant, park, paths, until_extended
 from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease, message, verdicts
 
 import leasebeat
@@ -23,7 +25,7 @@ from sdk import process_handlers
 
 SOURCES = Path(leasebeat.__file__).parents[1]
 TESTS = Path(__file__).parents[1]
-LONG = 40.0  # a process is started in a second or two, but not on a busy machine
+LONG = 60.0  # a process is started in a second or two, but not on a busy machine
 
 
 @pytest.fixture
@@ -51,20 +53,12 @@ def work(service: ScriptedService, *bodies: object, **changes: Any) -> None:
 
 
 def outputs(service: ScriptedService, count: int = 1) -> list[Any]:
-    return [request.body["leases"][0].get("output") for request in service.wait_for("/ack", count, timeout=LONG)]
+    return [request.body["leases"][0].get("output") for request in service.wait_for("/ack", count)]
 
 
 def told(word: Path) -> str:
     """Wait for the word that a handler leaves."""
-    return until(lambda: word.read_text() if word.exists() else "", timeout=LONG)
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state != "Z"
+    return until(lambda: word.read_text() if word.exists() else "")
 
 
 # --- as in a thread
@@ -89,7 +83,7 @@ def test_an_exception_is_a_nack_with_its_text_after_the_last_report(
     service: ScriptedService, processes: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     processes(process_handlers.report_then_fail)
-    (nack,) = service.wait_for("/nack", timeout=LONG)
+    (nack,) = service.wait_for("/nack")
     assert nack.body["leases"] == [{"receipt": "secret-1", "error": "OSError: disk full\N{REPLACEMENT CHARACTER}?", "retryable": True}]
     assert service.asked("/beat")[-1].body["leases"] == [{"receipt": "secret-1", "progress": 2, "detail": {"offset": 99}}]
     assert paths(service)[-1] == "/nack"
@@ -109,12 +103,12 @@ def test_a_handler_decides_what_becomes_of_its_message(
 ) -> None:
     work(service, body)
     processes(process_handlers.decide)
-    assert service.wait_for("/nack", timeout=LONG)[0].body["leases"] == [{"receipt": "r-1", **item}]
+    assert service.wait_for("/nack")[0].body["leases"] == [{"receipt": "r-1", **item}]
 
 
 def test_an_output_without_json_form_is_a_nack(service: ScriptedService, processes: Start) -> None:
     processes(process_handlers.without_json)
-    (item,) = service.wait_for("/nack", timeout=LONG)[0].body["leases"]
+    (item,) = service.wait_for("/nack")[0].body["leases"]
     assert "JSON" in item["error"]
 
 
@@ -128,7 +122,7 @@ def test_a_handler_hears_that_the_worker_stops(service: ScriptedService, process
     running = processes(process_handlers.finish_when_stopping, drain_timeout=LONG)
     told(word)
     running.worker.stop()
-    running.join(LONG)
+    running.join()
     assert outputs(service) == ["finished"]
 
 
@@ -145,7 +139,7 @@ def test_a_handler_that_no_process_can_import_is_refused(handler: Any, service: 
 
 def test_processes_that_do_not_start_end_the_worker(service: ScriptedService, processes: Start) -> None:
     running = processes(process_handlers.Unloadable(), concurrency=2)
-    running.join(LONG)
+    running.join()
     assert isinstance(running.error, leasebeat.LeasebeatError)
     assert "exit status 3" in str(running.error)
     assert service.received == [], "nothing is leased that nobody can work on"
@@ -157,7 +151,7 @@ def test_a_worker_leaves_no_processes(service: ScriptedService, processes: Start
     outputs(service)
     assert len(multiprocessing.active_children()) == 2
     running.worker.stop()
-    running.join(LONG)
+    running.join()
     assert multiprocessing.active_children() == []
 
 
@@ -169,7 +163,7 @@ def test_a_worker_leaves_no_processes(service: ScriptedService, processes: Start
 def test_a_process_that_dies_is_a_nack_and_is_replaced(body: str, manner: str, service: ScriptedService, processes: Start) -> None:
     work(service, body, "live")
     processes(process_handlers.die)
-    (nack,) = service.wait_for("/nack", timeout=LONG)
+    (nack,) = service.wait_for("/nack")
     (item,) = nack.body["leases"]
     assert item["error"] == f"HandlerProcessError: the process of the handler ended: {manner}"
     assert service.asked("/beat")[0].body["leases"] == [{"receipt": "r-1", "progress": 5}], "its last report is not lost with it"
@@ -188,7 +182,7 @@ def test_a_process_that_dies_while_it_is_idle_costs_no_attempt(service: Scripted
     service.on("POST", CLAIM, grant(lease("r-1")), park_until_killed)
     processes(process_handlers.facts)
     (first,) = outputs(service)
-    until(lambda: len(service.asked(CLAIM)) > 1, timeout=LONG)
+    until(lambda: len(service.asked(CLAIM)) > 1)
     os.kill(first["pid"], signal.SIGKILL)
     killed.set()
     assert outputs(service, 2)[1]["pid"] != first["pid"]
@@ -201,8 +195,8 @@ def test_a_process_that_dies_is_noticed_though_a_child_of_its_own_holds_its_pipe
     work(service, str(word))
     processes(process_handlers.with_a_child_that_lives_on)
     try:
-        service.wait_for("/nack", timeout=LONG)
-        assert alive(int(told(word)))
+        service.wait_for("/nack")
+        assert is_alive(int(told(word)))
     finally:
         os.kill(int(told(word)), signal.SIGKILL)
 
@@ -213,14 +207,14 @@ def test_a_handler_hears_at_once_that_its_lease_is_over(service: ScriptedService
     work(service, str(word))
     running = processes(process_handlers.until_lost)
     assert told(word) == "LeaseConflictError True"
-    service.wait_for(CLAIM, 2, timeout=LONG)
+    service.wait_for(CLAIM, 2)
     running.worker.stop()
-    running.join(LONG)
+    running.join()
     assert paths(service) == ["/beat"], "a lost lease is neither beaten for again nor nacked"
 
 
 def test_a_handler_that_only_waits_hears_of_its_deadline(service: ScriptedService, processes: Start, word: Path) -> None:
-    work(service, str(word), expires_in=0.5)
+    work(service, str(word), expires_in=3.0)
     processes(process_handlers.wait_for_loss)
     assert told(word) == "lost: True"
 
@@ -232,14 +226,14 @@ def test_a_process_that_goes_on_without_its_lease_is_ended(
 ) -> None:
     """By SIGTERM, which lets it clean up, then by SIGKILL. Its place is then free for another message."""
     monkeypatch.setattr("leasebeat._process_pool.LOST_GRACE_S", 0.3)
-    monkeypatch.setattr("leasebeat._process_pool.TERM_GRACE_S", 1.0)
+    monkeypatch.setattr("leasebeat._process_pool.TERM_GRACE_S", LONG if asked else 1.0)
     service.on("POST", "/beat", beats("cancelled", expires_in=None, next_beat_in=None))
     work(service, str(word))
     processes(handler)
     pid = int(told(word))
-    until(lambda: not alive(pid) or len(service.asked(CLAIM)) > 1, timeout=LONG)
-    service.wait_for(CLAIM, 2, timeout=LONG)
-    assert not alive(pid)
+    until(lambda: not is_alive(pid) or len(service.asked(CLAIM)) > 1)
+    service.wait_for(CLAIM, 2)
+    assert not is_alive(pid)
     assert word.with_name("word.ended").exists() == asked
     assert service.asked("/nack") == service.asked("/ack") == []
 
@@ -252,7 +246,7 @@ def test_what_does_not_finish_is_ended_before_its_release(
     found: list[bool] = []
 
     def release(request: Received) -> Answer:
-        found.append(alive(int(word.read_text())))
+        found.append(is_alive(int(word.read_text())))
         return verdicts("released")(request)
 
     service.on("POST", "/release", release)
@@ -260,7 +254,7 @@ def test_what_does_not_finish_is_ended_before_its_release(
     running = processes(handler, drain_timeout=0.1)
     told(word)
     running.worker.stop()
-    running.join(LONG)
+    running.join()
     assert found == [False], "somebody else could be at work before this handler has ended"
     assert paths(service)[-1] == "/release"
 
@@ -286,29 +280,24 @@ def worker_process(handler: str, url: str, queue: str, **options: object) -> Ite
 
 @pytest.mark.parametrize("handler", ["busy", "hang"])
 def test_no_process_outlives_a_worker_that_is_killed(handler: str, willing: ScriptedService, word: Path) -> None:
-    work(willing, 60 if handler == "busy" else str(word))
+    work(willing, str(word))
     with worker_process(handler, willing.url, "default", concurrency=2) as worker:
-        willing.wait_for("/beat", timeout=LONG)
-        children = children_of(worker.pid)
+        willing.wait_for("/beat")
+        children = [child.pid for child in psutil.Process(worker.pid).children(recursive=True)]
         assert len(children) >= 2
         worker.kill()
-        worker.wait(10)
-        until(lambda: not any(map(alive, children)), timeout=LONG)
-
-
-def children_of(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
+        worker.wait(LONG)
+        until_gone(*children)
 
 
 @pytest.mark.scar(10)
 def test_a_group_that_was_frozen_hears_of_its_loss_from_its_next_beat(willing: ScriptedService, word: Path) -> None:
-    willing.on("POST", "/beat", beats(expires_in=1.5, next_beat_in=0.2))
-    work(willing, str(word), expires_in=1.5)
+    willing.on("POST", "/beat", beats(expires_in=8.0, next_beat_in=0.2))
+    work(willing, str(word), expires_in=8.0)
     with worker_process("until_lost", willing.url, "default") as worker:
-        willing.wait_for("/beat", 5, timeout=LONG)
+        willing.wait_for("/beat", 2)
         os.killpg(worker.pid, signal.SIGSTOP)
-        time.sleep(2 * 1.5)
+        time.sleep(9)
         assert not word.exists()
         os.killpg(worker.pid, signal.SIGCONT)
         assert told(word) == "LeaseExpiredError True"
@@ -327,17 +316,22 @@ def test_a_signal_to_the_whole_group_drains(number: signal.Signals, willing: Scr
 
 
 @pytest.mark.scar(11)
-def test_busy_processes_keep_their_leases(server: Any, queue: str) -> None:
-    """Two of them, for three times as long as a lease of the real service lasts without beats."""
+def test_busy_processes_keep_their_leases(server: Any, queue: str, tmp_path: Path) -> None:
+    """Two of them, until both leases of the real service have been extended some times."""
+    enough = tmp_path / "enough"
     with leasebeat.Client(server.url) as client:
-        client.put_queue(queue, visibility_timeout=2.0, extension=2.0, beat_interval=0.5)
-        sent = client.send_many(queue, [leasebeat.NewMessage(6.0), leasebeat.NewMessage(6.0)])
+        client.put_queue(queue, visibility_timeout=30, extension=30, beat_interval=0.5)
+        sent = client.send_many(queue, [leasebeat.NewMessage(str(enough))] * 2)
         worker = Worker(client, queue, process_handlers.busy, processes=True, concurrency=2, wait=5.0)
         thread = threading.Thread(target=worker.run, daemon=True)
         thread.start()
         try:
-            until(lambda: all(client.get_message(each.id).status == "completed" for each in sent), timeout=60, pause=0.1)
+            until(lambda: len(client.list_leases(queue=queue).items) == 2)
+            until_extended(client, queue, 4)
+            enough.touch()
+            until(lambda: all(client.get_message(each.id).status == "completed" for each in sent), pause=0.1)
         finally:
+            enough.touch()
             worker.stop()
             thread.join(LONG)
         done = [client.get_message(each.id) for each in sent]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 from harness.wait import until
-from sdk.running import CLAIM, Start, grant, park
+from sdk.running import CLAIM, Start, beat_until, grant, park
 from sdk.scripted_service import Answer, Received, ScriptedService, Trickle, beat_result, beats, lease
 
 from leasebeat import BeatResult, Context, LeasedMessage, Options
@@ -38,25 +38,23 @@ def kill(name: str, end: type[BaseException]) -> threading.Thread:
 def test_a_thread_that_dies_is_started_anew(
     name: str, end: type[BaseException], service: ScriptedService, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lease of 3 seconds outlives the thread by far, and its end is heard once the beats stop."""
-    service.on("POST", CLAIM, grant(lease(expires_in=3.0)), park)
-    service.on("POST", "/beat", beats(expires_in=3.0, next_beat_in=0.2))
+    """The lease of 4 seconds is extended after that as before, and its end is heard once the beats stop."""
+    service.on("POST", CLAIM, grant(lease(expires_in=4.0)), park)
+    service.on("POST", "/beat", beats(expires_in=4.0, next_beat_in=0.2))
     broken = threading.Event()
 
     def handle(_message: LeasedMessage, context: Context) -> list[bool]:
-        enough = time.monotonic() + 6.0
-        while time.monotonic() < enough or not broken.is_set():
-            context.beat()
-            time.sleep(0.01)
-        kept = not context.lost.is_set()
-        return [kept, context.lost.wait(10)]
+        beat_until(context, broken.is_set)
+        answered = len(service.asked("/beat"))
+        beat_until(context, lambda: len(service.asked("/beat")) > answered + 2)
+        return [not context.lost.is_set(), context.lost.wait(60)]
 
-    start(handle, drain_timeout=20.0)
+    start(handle)
     service.wait_for("/beat")
     thread = kill(name, end)
     until(lambda: not thread.is_alive())
     broken.set()
-    (ack,) = service.wait_for("/ack", timeout=30)
+    (ack,) = service.wait_for("/ack")
     assert ack.body["leases"][0]["output"] == [True, True]
     assert [record.levelno for record in caplog.records if record.getMessage() == f"The thread {name} has died and is started anew"] == [
         logging.ERROR
@@ -70,16 +68,16 @@ def test_both_threads_that_die_at_once_are_started_by_the_next_beat(service: Scr
 
     def handle(_message: LeasedMessage, context: Context) -> None:
         context.beat()
-        assert broken.wait(20)
+        assert broken.wait(60)
         context.beat()
-        service.wait_for("/beat", 2, timeout=10)
+        service.wait_for("/beat", 2)
 
     start(handle)
     service.wait_for("/beat")
     killed = [kill(name, SystemExit) for name in ("leasebeat-beats", "leasebeat-deadlines")]
     until(lambda: not any(thread.is_alive() for thread in killed))
     broken.set()
-    service.wait_for("/ack", timeout=20)
+    service.wait_for("/ack")
 
 
 def senders() -> list[threading.Thread]:
@@ -102,25 +100,31 @@ def test_a_thread_that_stalls_is_replaced_and_ends_when_it_can(
     held: TrackedLease, service: ScriptedService, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What the service's `drain` sets off does not come back."""
-    hang = threading.Event()
+    hangs, hang = threading.Event(), threading.Event()
 
     def on_drain() -> None:
-        hang.wait(30)
+        hangs.set()
+        hang.wait(60)
 
-    service.on("POST", "/beat", beats(next_beat_in=0.1, drain=True), beats(next_beat_in=0.1))
+    def answer(request: Received) -> Answer:
+        return beats(next_beat_in=0.1, drain=not hangs.is_set())(request)
+
+    service.on("POST", "/beat", answer)
     sender = BeatSender(Options(base_url=service.url, timeout=0.2), "w", on_drain)
     try:
         sender.track(held)
         move(held, sender)
-        service.wait_for("/beat")
+        assert hangs.wait(60)
+        before = len(service.asked("/beat"))
         move(held, sender)
-        service.wait_for("/beat", 2, timeout=15)
+        service.wait_for("/beat", before + 1)
         assert "The thread leasebeat-beats stalls and is started anew" in caplog.messages
         assert len(senders()) == 2
         hang.set()
         until(lambda: len(senders()) == 1)
+        before = len(service.asked("/beat"))
         move(held, sender)
-        service.wait_for("/beat", 3)
+        service.wait_for("/beat", before + 1)
     finally:
         hang.set()
         sender.close()
@@ -137,8 +141,8 @@ def test_a_beat_whose_answer_trickles_in_for_ever_is_sent_again_and_its_connecti
     try:
         sender.track(held)
         move(held, sender)
-        first, second = service.wait_for("/beat", 2, timeout=15)
-        assert hanging.left.wait(5)
+        first, second = service.wait_for("/beat", 2)[:2]
+        assert hanging.left.wait(60)
         until(lambda: len(senders()) == 1)
     finally:
         sender.close()
@@ -148,16 +152,20 @@ def test_a_beat_whose_answer_trickles_in_for_ever_is_sent_again_and_its_connecti
 def test_a_lease_that_is_silent_until_it_ends_leaves_the_beats_of_others_their_time(
     held: TrackedLease, service: ScriptedService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    silent = track("secret-2", 3.0)
-    service.on("POST", "/beat", Answer({"results": [beat_result("secret-2", expires_in=3.0)]}), beats_after(0.6))
+    silent = track("secret-2", 30.0)
+    service.on("POST", "/beat", Answer({"results": [beat_result("secret-2", expires_in=30.0)]}), beats_after(2.0))
     sender = BeatSender(Options(base_url=service.url), "w", lambda: None)
     try:
         sender.track(silent)
         move(silent, sender)
-        until(lambda: 0 < silent.remaining() < 0.7)
+        service.wait_for("/beat")
+        silent.wait_until_sent(60)
+        silent.valid_until = time.monotonic() + 3  # as it is after 27 seconds
         sender.track(held)
         move(held, sender)
-        sender.flush([held], timeout=3)
+        service.wait_for("/beat", 2)
+        held.wait_until_sent(60)
+        assert held.next_beat_at == math.inf, "it is answered, and not put back"
     finally:
         sender.close()
     assert len(service.asked("/beat")) == 2

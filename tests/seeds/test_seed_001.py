@@ -14,7 +14,7 @@ from harness.wait import until
 
 from leasebeat import Client, Heartbeat, HeldMessage, LeaseExtender, LeaseExtenderConfig
 
-LONG = 20
+LONG = 40
 
 
 @pytest.fixture

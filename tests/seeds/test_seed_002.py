@@ -5,19 +5,19 @@ What it says of tools, loops and agent hooks is tested with them.
 
 import dataclasses
 import threading
-import time
 from collections.abc import Iterator
 
 import pytest
 from harness.api import Api
 from harness.server import Server
 from harness.wait import until
+from sdk.running import until_extended
 
 from leasebeat import Client, Heartbeat, HeldMessage, LeaseExtender, LeaseExtenderConfig
 from leasebeat._heartbeat_thread import HeartbeatThread
 from leasebeat._lease_manager import LeaseManager
 
-LONG = 20
+LONG = 40
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_attach_detaches_at_the_end_of_the_block(error: Exception | None, client
 
 def test_stuck_worker_behaviour_of_both_kinds(client: Client, api: Api, queue: str) -> None:
     """The daemon thread keeps extending for work that hangs; where only beats extend, that loses its lease."""
-    client.put_queue(queue, visibility_timeout=2, extension=2, beat_interval=0.2)
+    client.put_queue(queue, visibility_timeout=60, extension=60, beat_interval=0.2)
     manager = LeaseManager(client, "daemon", queue=queue)
     client.send(queue, "of the daemon thread")
     kept = manager.acquire_lease(None)
@@ -65,10 +65,10 @@ def test_stuck_worker_behaviour_of_both_kinds(client: Client, api: Api, queue: s
     thread.start()
     try:
         client.send(queue, "of the heartbeat")
-        (lost,) = client.claim(queue, worker_id="heartbeat")
+        (lost,) = client.claim(queue, worker_id="heartbeat", visibility_timeout=1)
         with LeaseExtender(LeaseExtenderConfig(interval=0.3)).attach(HeldMessage(client, lost), Heartbeat()):
             until(lambda: client.get_message(lost.message.id).status == "pending", timeout=LONG)
-            time.sleep(2)
+            until_extended(client, queue)
         (held,) = api.call("GET", "/leases", params={"queue": queue})["items"]
     finally:
         thread.stop()

@@ -21,6 +21,7 @@ from harness.operating import RARELY
 from harness.postgres import Databases, execute
 from harness.server import Server
 from harness.wait import until
+from sdk.running import until_extended
 
 import leasebeat
 from leasebeat import (
@@ -39,7 +40,7 @@ from leasebeat._heartbeat_thread import HeartbeatThread, start_heartbeat
 from leasebeat._lease_manager import LeaseManager
 from leasebeat._recovery_sweep import RecoverySweep
 
-LONG = 20
+LONG = 40
 
 
 @pytest.fixture
@@ -149,7 +150,7 @@ def test_priority_based_work_item_ordering(api: Api, queue: str) -> None:
 
 def test_heartbeat_thread_lifecycle_of_a_worker(api: Api, client: Client, queue: str) -> None:
     """A thread that starts with the work, extends for as long as that moves, says when the lease is lost, and ends with the worker."""
-    client.put_queue(queue, visibility_timeout=2, extension=2, beat_interval=0.2)
+    client.put_queue(queue, visibility_timeout=6, extension=6, beat_interval=0.2)
     stalled, kept, lost = threading.Event(), threading.Event(), threading.Event()
 
     def handle(_message: LeasedMessage, context: Context) -> None:
@@ -172,7 +173,7 @@ def test_heartbeat_thread_lifecycle_of_a_worker(api: Api, client: Client, queue:
     try:
         assert kept.wait(LONG)
         (granted,) = held(api, queue)
-        time.sleep(2 * 2)
+        until_extended(client, queue, 3)
         (extended,) = held(api, queue)
         assert beating()
         assert (extended["generation"], extended["acquired_at"]) == (1, granted["acquired_at"])
@@ -329,13 +330,13 @@ def monitored(postgres: Databases) -> Iterator[Api]:
 def test_lease_health(monitored: Api) -> None:
     """Its query counts the leases, and those whose last beat is more than two minutes ago."""
     counted = {"active": 3, "stale": 2, "overdue": 1}
-    until(lambda: monitored.call("GET", "/stats")["leases"] == counted, timeout=60, pause=0.1)
+    until(lambda: monitored.call("GET", "/stats")["leases"] == counted, pause=0.1)
 
 
 def test_retry_distribution(monitored: Api) -> None:
     """Its query counts the finished messages by state and retries."""
     counted = [{"attempt_count": 0, "completed": 2, "failed": 0}, {"attempt_count": 1, "completed": 1, "failed": 1}]
-    until(lambda: monitored.call("GET", "/stats")["retries"] == counted, timeout=60, pause=0.1)
+    until(lambda: monitored.call("GET", "/stats")["retries"] == counted, pause=0.1)
 
 
 def test_debugging_expired_leases(monitored: Api) -> None:
@@ -415,8 +416,8 @@ def test_heartbeat_thread_lifecycle(api: Api, client: Client, queue: str) -> Non
 
 
 def test_pattern_1_worker_with_automatic_heartbeat(client: Client, queue: str) -> None:
-    """As written, but that it ends. Work takes longer than a lease, and each other work item fails once."""
-    client.put_queue(queue, visibility_timeout=3, extension=3, beat_interval=0.2)
+    """As written, but that it ends. Work takes until its lease is extended some times, and each other work item fails once."""
+    client.put_queue(queue, visibility_timeout=60, extension=60, beat_interval=0.2)
     failed: set[int] = set()
     ended = threading.Event()
 
@@ -424,13 +425,13 @@ def test_pattern_1_worker_with_automatic_heartbeat(client: Client, queue: str) -
         if number % 2 and number not in failed:
             failed.add(number)
             raise OSError("disk full")
-        time.sleep(4)
+        until_extended(client, queue, 3, message_id=ids[number])
         return number * 2
 
     def worker_main(conn: Client, worker_id: str) -> None:
         manager = LeaseManager(conn, worker_id, queue=queue)
         while not ended.is_set():
-            lease = manager.acquire_lease(lease_duration_seconds=3)
+            lease = manager.acquire_lease(lease_duration_seconds=60)
             if not lease:
                 time.sleep(0.05)
                 continue
@@ -447,7 +448,7 @@ def test_pattern_1_worker_with_automatic_heartbeat(client: Client, queue: str) -
     with ThreadPoolExecutor(2) as pool:
         workers = [pool.submit(worker_main, client, f"worker-{n}") for n in range(2)]
         try:
-            until(lambda: all(client.get_message(each).status == "completed" for each in ids), timeout=60)
+            until(lambda: all(client.get_message(each).status == "completed" for each in ids))
         finally:
             ended.set()
         for worker in workers:

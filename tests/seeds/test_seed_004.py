@@ -10,14 +10,14 @@ import pytest
 from harness.api import Api
 from harness.operating import RARELY
 from harness.plans import Node, explain, fill, rows_read, scans
-from harness.postgres import number
+from harness.postgres import RunOut, execute, number
 from harness.server import Server
 from harness.wait import until
 
 from app.store.database import HOT_SESSION
 from app.store.reclaim import RECLAIM
 
-LONG = 20
+LONG = 40
 
 
 def once_expired(api: Api, message_id: str) -> str:
@@ -88,7 +88,7 @@ async def test_ac3_the_lease_and_its_expiry_entry_are_removed_with_the_message_s
     api = start_server().api
     api.send("default", *range(200))
     for n in range(10):
-        assert len(api.claim("default", max_messages=20, visibility_timeout=1 + 0.1 * n)) == 20
+        assert len(api.claim("default", max_messages=20, visibility_timeout=4 + 0.3 * n)) == 20
     sql = await asyncpg.connect(database_url)
     seen = Counter[int]()
     while 0 not in seen:
@@ -98,23 +98,25 @@ async def test_ac3_the_lease_and_its_expiry_entry_are_removed_with_the_message_s
         seen[row["leased"]] += 1
     assert await sql.fetchval("select count(*) from lease") == 0
     await sql.close()
-    assert len(seen) > 3, "it looked too late to see any of them run out"
+    assert len(seen) > 2, "it looked too late to see any of them run out"
 
 
-def test_ac4_leased_at_is_cleared(api: Api, queue: str) -> None:
+def test_ac4_leased_at_is_cleared(api: Api, queue: str, expire: RunOut) -> None:
     (message_id,) = api.send(queue, "work")
-    api.claim_one(queue, visibility_timeout=1)
+    api.claim_one(queue)
     assert api.message(message_id)["leased_at"] is not None
+    expire(message_id)
     until(lambda: api.message(message_id)["status"] == "pending")
     assert api.message(message_id)["leased_at"] is None
 
 
-def test_ac6_recovery_on_startup_also_counts_the_attempt(start_server: Callable[..., Server], database_url: str) -> None:
+def test_recovery_reclaims_expired_leases(start_server: Callable[..., Server], database_url: str) -> None:
+    """Task 3.2, and acceptance criterion 6: recovery on startup also counts the attempt."""
     first = start_server()
     retried, failed = first.api.send("default", "work") + first.api.send("default", "last attempt", max_attempts=1)
-    first.api.claim("default", max_messages=2, visibility_timeout=1)
+    first.api.claim("default", max_messages=2)
     first.kill()
-    until(lambda: number(database_url, "select count(*) from lease where expires_at <= now()") == 2)
+    execute(database_url, "update lease set expires_at = now(), check_at = now()")
     api = start_server(sweep_interval=RARELY).api
     until(lambda: api.message(failed)["status"] == "failed", timeout=LONG)
     assert [api.message(each)["attempt_count"] for each in (retried, failed)] == [1, 1]
@@ -154,20 +156,22 @@ def test_lease_expiry_redelivers_message_with_incremented_attempt_count(api: Api
     assert [each["message"]["attempt_count"] for each in (first, again)] == [0, 1]
 
 
-async def test_lease_expiry_clears_lease_and_expiry_entries(api: Api, queue: str, sql: "asyncpg.Connection[asyncpg.Record]") -> None:
+def test_lease_expiry_clears_lease_and_expiry_entries(api: Api, queue: str, shared_database: str, expire: RunOut) -> None:
     """Task 4.2."""
     ids = api.send(queue, *range(5))
-    api.claim(queue, max_messages=5, visibility_timeout=0.5)
+    api.claim(queue, max_messages=5)
     assert len(api.call("GET", "/leases", params={"queue": queue})["items"]) == 5
+    for message_id in ids:
+        expire(message_id)
     until(lambda: {api.message(each)["status"] for each in ids} == {"pending"})
     assert api.call("GET", "/leases", params={"queue": queue})["items"] == []
-    assert await sql.fetchval("select count(*) from lease where message_id = any($1)", [int(each) for each in ids]) == 0
+    assert number(shared_database, f"select count(*) from lease where message_id in ({', '.join(ids)})") == 0
 
 
 def test_lease_expiry_multiple_messages_different_timeouts(api: Api, queue: str) -> None:
     """Task 4.3: the one that was leased later, from a queue with a shorter timeout, runs out first."""
     quick = f"{queue}.quick"
-    api.put_queue(queue, visibility_timeout=1.2, extension=1.2, beat_interval=0)
+    api.put_queue(queue, visibility_timeout=5, extension=5, beat_interval=0)
     api.put_queue(quick, visibility_timeout=0.3, extension=0.3, beat_interval=0)
     (late,), (early,) = api.send(queue, "late"), api.send(quick, "early")
     leases = {late: api.claim_one(queue), early: api.claim_one(quick)}
@@ -179,7 +183,7 @@ def test_lease_expiry_multiple_messages_different_timeouts(api: Api, queue: str)
 def test_ack_before_expiry_prevents_redelivery(api: Api, queue: str) -> None:
     """Task 4.4."""
     (message_id,) = api.send(queue, "work")
-    assert api.ack(api.claim_one(queue, visibility_timeout=1)["receipt"])[0]["late"] is False
-    assert api.claim(queue, wait=2) == []
+    assert api.ack(api.claim_one(queue, visibility_timeout=3)["receipt"])[0]["late"] is False
+    assert api.claim(queue, wait=4) == []
     message = api.message(message_id)
     assert (message["status"], message["attempt_count"], message["generation"]) == ("completed", 0, 1)

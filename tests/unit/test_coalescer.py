@@ -36,7 +36,7 @@ def coalescer(run: Run, *, batch: int = 1000, limit: int = 1000) -> Coalescer[in
 async def start(calls: Coalescer[int, int], gate: Gate, first: int) -> "asyncio.Task[object]":
     """Submit one row, and return when its batch is under way."""
     task: asyncio.Task[object] = asyncio.create_task(calls.submit([first]))
-    await asyncio.wait_for(gate.entered.wait(), 5)
+    await asyncio.wait_for(gate.entered.wait(), 60)
     return task
 
 

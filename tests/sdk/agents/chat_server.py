@@ -1,16 +1,14 @@
 """A real HTTP server that speaks OpenAI's chat completions, and says what a test tells it to."""
 
-import contextlib
 import json
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
+
+from harness.loopback import LoopbackServer, QuietHandler, break_off
 
 Json = Any
 PATH = "/v1/chat/completions"
@@ -68,7 +66,7 @@ Step = Says | Refuses | Sends
 Script = Step | Callable[[Asked], Step]
 
 
-class ChatServer:
+class ChatServer(LoopbackServer):
     """Answers requests with its steps in order; the last one stays."""
 
     def __init__(self, *script: Script, api_key: str | None = None) -> None:
@@ -76,24 +74,11 @@ class ChatServer:
         self.script = list(script)
         self._api_key = api_key
         self._lock = threading.Lock()
-        self.sockets: set[socket.socket] = set()
-        self._server = _Server(("127.0.0.1", 0), partial(_Handler, self))
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        super().__init__(partial(_Handler, self))
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}/v1"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        for connection in list(self.sockets):
-            _break(connection)
-        self._thread.join()
+        return f"{super().url}/v1"
 
     def step(self, path: str, asked: Asked) -> Step:
         if path != PATH:
@@ -108,7 +93,7 @@ class ChatServer:
         return step(asked) if callable(step) else step
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
@@ -116,15 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._chat = chat
         super().__init__(*args)
 
-    def setup(self) -> None:
-        super().setup()
-        self._chat.sockets.add(self.connection)
-
-    def finish(self) -> None:
-        self._chat.sockets.discard(self.connection)
-        super().finish()
-
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - named by http.server
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         asked = Asked(body, {name.lower(): value for name, value in self.headers.items()})
         match self._chat.step(self.path, asked):
@@ -156,26 +133,11 @@ class _Handler(BaseHTTPRequestHandler):
         for number, part in enumerate(parts):
             if number == breaks_after:
                 self.close_connection = True
-                _break(self.connection)
+                break_off(self.connection)
                 return
             between()
             self.wfile.write(b"%x\r\n%s\r\n" % (len(part), part))
         self.wfile.write(b"0\r\n\r\n")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
-        """Say nothing."""
-
-
-class _Server(ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that goes away is part of the tests."""
-
-
-def _break(connection: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
 
 
 def _mistake(body: Json) -> str | None:

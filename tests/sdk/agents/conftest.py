@@ -13,7 +13,7 @@ from sdk.agents.loops import EAGER, MakeLoop, Replies, Requests, ToolHeavyLoop, 
 from leasebeat import Client
 from leasebeat.agents import Mailbox, MainLoopRequest, MainLoopResult, OpenAIAdapter, ToolHandler
 
-LEASE_S = 2.0
+LEASE_S = 30.0
 
 StartChat = Callable[..., ChatServer]
 AdapterFor = Callable[..., OpenAIAdapter[str]]
@@ -47,7 +47,7 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture
 def new_queue(client: Client) -> Iterator[Callable[..., str]]:
-    """Create queues with short leases that beats extend every 0.2 seconds."""
+    """Create queues with leases that no test lasts, and that beats extend every 0.2 seconds."""
     made: list[str] = []
 
     def create(**config: object) -> str:

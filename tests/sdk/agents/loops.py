@@ -70,13 +70,13 @@ def running(loop: MainLoop[str, str], **options: Any) -> Iterator[threading.Thre
     finally:
         loop.stop()
         loop.stop()
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "the loop does not stop"
 
 
 def one_result(replies: Replies) -> MainLoopResult[str]:
     """Wait for the reply, and see that it is the only one."""
-    (reply,) = replies.receive(wait_time_seconds=20)
+    (reply,) = replies.receive(wait_time_seconds=40)
     reply.acknowledge()
     assert replies.receive(max_messages=10) == ()
     return reply.body

@@ -1,12 +1,13 @@
 """Eval loops on the real service."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from sdk.agents.chat_server import Says
 from sdk.agents.conftest import LEASE_S, AdapterFor, StartChat
+from sdk.agents.loops import USES_TOOL, ToolHeavyLoop
+from sdk.running import until_extended
 
 from leasebeat import Client, LeaseExtenderConfig
 from leasebeat.agents import (
@@ -15,11 +16,8 @@ from leasebeat.agents import (
     EvalRequest,
     EvalResult,
     Mailbox,
-    MainLoop,
-    Prompt,
     Sample,
     Score,
-    Session,
     Tool,
     ToolContext,
     ToolResult,
@@ -32,20 +30,6 @@ CONFIG = EvalLoopConfig(lease_extender=LeaseExtenderConfig(interval=0.1))
 
 def exact(output: str, expected: str) -> Score:
     return Score(float(output == expected), output == expected, f"{output!r} for {expected!r}")
-
-
-class Working(MainLoop[str, str]):
-    """Has a tool that works longer than a lease lasts."""
-
-    def prepare(self, request: str) -> tuple[Prompt[str], Session]:
-        def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
-            until = time.monotonic() + 1.5 * LEASE_S
-            while time.monotonic() < until:
-                context.beat()
-                time.sleep(0.05)
-            return ToolResult.ok(None)
-
-        return Prompt(request, parse=str, tools=(Tool("work", "", work),)), Session()
 
 
 @pytest.fixture
@@ -61,13 +45,18 @@ def results(client: Client, new_queue: Callable[..., str]) -> Results:
 def test_the_beats_of_the_agent_extend_the_leases_of_the_eval_loop(
     client: Client, samples: Samples, results: Results, start_chat: StartChat, adapter_for: AdapterFor
 ) -> None:
-    agent = Working(adapter=adapter_for(start_chat(Says(calls=(("work", "{}"),)), Says("42"))))
+    def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+        until_extended(client, samples.queue, beat=context.beat)
+        return ToolResult.ok(None)
+
+    agent = ToolHeavyLoop(adapter=adapter_for(start_chat(USES_TOOL, Says("42"))))
+    agent.tool = Tool("tool", "", work)
     sent = samples.send(request := EvalRequest(Sample("s-1", "What is 6 times 7?", "42")), reply_to=results.queue)
     EvalLoop(loop=agent, evaluator=exact, requests=samples, config=CONFIG).run(1, LEASE_S)
     (reply,) = results.receive()
     assert (reply.body.request_id, reply.body.sample_id) == (request.request_id, "s-1")
     assert reply.body.score == Score(1.0, passed=True, reason="'42' for '42'")
-    assert (reply.body.seconds or 0) > LEASE_S
+    assert (reply.body.seconds or 0) > 0.2, "the least time between two extensions"
     message = client.get_message(sent.id)
     assert (message.status, message.generation) == ("completed", 1)
 
@@ -98,4 +87,4 @@ def test_it_needs_either_a_loop_or_an_adapter(samples: Samples, start_chat: Star
     with pytest.raises(ValueError, match="either a loop or an adapter"):
         EvalLoop[str, str, str](evaluator=exact, requests=samples)
     with pytest.raises(ValueError, match="either a loop or an adapter"):
-        EvalLoop(loop=Working(adapter=adapter), adapter=adapter, evaluator=exact, requests=samples)
+        EvalLoop(loop=ToolHeavyLoop(adapter=adapter), adapter=adapter, evaluator=exact, requests=samples)

@@ -67,7 +67,7 @@ def test_the_example_answers_a_question_and_stops_on_sigterm(server: Server, sta
         assert "outside of the folder" in said
         assert "do not look here" not in said
         worker.send_signal(signal.SIGTERM)
-        printed, complaints = worker.communicate(timeout=30)
+        printed, complaints = worker.communicate(timeout=60)
     assert worker.returncode == 0, complaints
     assert "search: ToolCounts(calls=1, failures=0" in printed
     assert "sk-secret" not in printed + complaints
@@ -88,20 +88,20 @@ def test_on_sigterm_the_request_in_hand_is_finished_and_no_other_begun(server: S
     terminated = folder / "terminated"
 
     def slow(_asked: Asked) -> Says:
-        return Says("done", between=lambda: until(terminated.exists, timeout=30))
+        return Says("done", between=lambda: until(terminated.exists, timeout=60))
 
     chat = start_chat(slow)
     with agent(server, chat, "work", str(folder)) as worker, Client(server.url) as client:
-        until(lambda: any(queue.name == QUESTIONS for queue in client.list_queues(limit=1000).items), timeout=30)
+        until(lambda: any(queue.name == QUESTIONS for queue in client.list_queues(limit=1000).items), timeout=60)
         requests = Mailbox[MainLoopRequest[str], MainLoopResult[str]](client, QUESTIONS, read=MainLoopRequest.reader(str))
         first = requests.send(MainLoopRequest("one"))
-        until(lambda: chat.asked, timeout=30)
+        until(lambda: chat.asked, timeout=60)
         second = requests.send(MainLoopRequest("two"))
         worker.send_signal(signal.SIGTERM)
         assert worker.stderr is not None
         assert any("Stopping" in line for line in worker.stderr)
         terminated.touch()
-        _, complaints = worker.communicate(timeout=30)
+        _, complaints = worker.communicate(timeout=60)
         assert worker.returncode == 0, complaints
         assert client.get_message(first.id).output["output"] == "done"
         assert client.get_message(second.id).status == "pending"
@@ -119,7 +119,7 @@ def test_an_agent_that_is_killed_is_followed_by_another_and_there_is_one_reply(s
         replies = Mailbox[MainLoopResult[str], None](client, ANSWERS, read=MainLoopResult.reader(str))
         sent = requests.send(request := MainLoopRequest("go"), reply_to=ANSWERS)
         with agent(server, hanging, "work", str(folder)) as worker:
-            until(lambda: hanging.asked, timeout=30)
+            until(lambda: hanging.asked, timeout=60)
             worker.kill()
         (lease,) = [lease for lease in client.list_leases(queue=QUESTIONS).items if lease.message_id == sent.id]
         client.delete_worker(lease.worker_id)  # as an operator does who knows that it is dead
@@ -127,6 +127,6 @@ def test_an_agent_that_is_killed_is_followed_by_another_and_there_is_one_reply(s
             (reply,) = replies.receive(wait_time_seconds=50)
             assert reply.body == MainLoopResult(request.request_id, output="done", session_id=reply.body.session_id)
             reply.acknowledge()
-            until(lambda: client.get_message(sent.id).status == "completed", timeout=20)
+            until(lambda: client.get_message(sent.id).status == "completed", timeout=60)
         assert replies.receive() == ()
         assert client.get_message(sent.id).generation == 2

@@ -3,12 +3,12 @@
 import json
 import shlex
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from harness.loopback import LoopbackServer, QuietHandler
 
 Tool = Callable[[], str]
 Block = dict[str, Any]
@@ -17,7 +17,7 @@ EMPTY: dict[str, Block] = {"text": {"text": ""}, "tool_use": {"input": {}}}
 """What a block begins with, before its deltas."""
 
 
-class AnthropicApi:
+class AnthropicApi(LoopbackServer):
     """A model that calls Bash `calls` times and then answers "done". What Bash does then is to call `tool`, in this process, and to
     fail if that raises a `RuntimeError`.
 
@@ -41,22 +41,7 @@ class AnthropicApi:
         self._before_turn = before_turn
         self._pieces = answer
         self._overloaded = overloaded
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler_class())
-        self._server.daemon_threads = True
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_address[1]}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        super().__init__(self._handler_class())
 
     def _answer(self, request: dict[str, Any]) -> tuple[Block, Iterable[Block | None]]:
         """The block that answers a request, and its deltas. The agent's requests have tools; the program makes others beside them."""
@@ -80,17 +65,17 @@ class AnthropicApi:
     def _handler_class(self) -> type[BaseHTTPRequestHandler]:  # noqa: C901 - each method is short
         api = self
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
+        class Handler(QuietHandler):
+            def do_GET(self) -> None:  # noqa: N802 - named by http.server
                 try:
                     self._write("text/plain", api._tool().encode())
                 except RuntimeError:
                     self.send_error(500)
 
-            def do_HEAD(self) -> None:
+            def do_HEAD(self) -> None:  # noqa: N802 - named by http.server
                 self._write("text/plain", b"")
 
-            def do_POST(self) -> None:
+            def do_POST(self) -> None:  # noqa: N802 - named by http.server
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 if self.path.partition("?")[0] != "/v1/messages":
                     self.send_error(404)
@@ -120,9 +105,6 @@ class AnthropicApi:
                 self.send_header("content-length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by http.server
-                """Say nothing."""
 
         return Handler
 

@@ -80,7 +80,7 @@ def test_an_example_works_on_what_it_is_given(name: str, queue: str, models: Mod
             try:
                 until(lambda: process.poll() is not None or outputs(client, queue) == ["done"], timeout=80, pause=0.1)
                 process.send_signal(signal.SIGINT)
-                assert process.wait(30) == 0
+                assert process.wait(60) == 0
             finally:
                 process.kill()
         assert outputs(client, queue) == ["done"]

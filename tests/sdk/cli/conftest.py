@@ -30,6 +30,6 @@ def queue(client: Client) -> Iterator[str]:
 
 @pytest.fixture
 def short_queue(client: Client, queue: str) -> str:
-    """The same with leases of two seconds."""
-    client.put_queue(queue, visibility_timeout=2, extension=2, beat_interval=0, max_attempts=2)
+    """The same with leases that run out in the test."""
+    client.put_queue(queue, visibility_timeout=6, extension=6, beat_interval=0, max_attempts=100)
     return queue

@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -20,6 +19,7 @@ import pytest
 from harness.server import Server
 from harness.wait import until
 from sdk.cli.command import TIMEOUT_S, Command, finished, is_alive, read_pid, stop, until_gone
+from sdk.running import until_extended
 
 from leasebeat import Client, Message, SentMessage
 from leasebeat.cli._guard import Guard
@@ -132,13 +132,15 @@ def test_more_programs_than_there_may_be_open_files_are_refused_at_once(command:
 # --- what it prints ---------------------------------------------------------------------------------------------------
 
 
-def test_printed_lines_keep_a_lease_that_is_shorter_than_the_work(client: Client, short_queue: str, work: Work) -> None:
-    sent = client.send(short_queue, 1)
-    work("for i in $(seq 30); do echo line $i; sleep 0.1; done")
+def test_printed_lines_extend_the_lease(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
+    sent = client.send(queue, 1)
+    work(f"while [ ! -e {tmp_path}/enough ]; do echo a line; sleep 0.1; done")
+    until_extended(client, queue)
+    (tmp_path / "enough").touch()
     done = finished(client, sent.id)
     assert (done.status, done.generation, done.expired_count) == ("completed", 1, 0)
     assert done.progress is not None
-    assert done.progress > 10
+    assert done.progress > 2
 
 
 def test_reports_set_progress_and_detail_from_which_the_next_attempt_resumes(shell: Shell) -> None:
@@ -195,10 +197,16 @@ def test_quiet_drops_output_but_not_errors(client: Client, queue: str, work: Wor
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_a_reader_who_does_not_read_holds_up_no_beat(client: Client, short_queue: str, work: Work, stream: str) -> None:
-    sent = client.send(short_queue, 1)
+def test_a_reader_who_does_not_read_holds_up_no_beat(client: Client, queue: str, work: Work, tmp_path: Path, stream: str) -> None:
+    sent = client.send(queue, 1)
     much = f"yes 'a line of thirty characters' | head -c {3 * MIB} >&{1 if stream == 'stdout' else 2}"
-    process = work(f"{much}; for i in $(seq 15); do echo a line; sleep 0.2; done; echo 5", **{stream: subprocess.PIPE})
+    process = work(
+        f"{much}; touch {tmp_path}/printed; while [ ! -e {tmp_path}/enough ]; do echo a line; sleep 0.1; done; echo 5",
+        **{stream: subprocess.PIPE},
+    )
+    until((tmp_path / "printed").exists)
+    until_extended(client, queue)
+    (tmp_path / "enough").touch()
     done = finished(client, sent.id)
     assert (done.output, done.generation, done.expired_count) == (5, 1, 0)
     assert stop(process) == 0
@@ -315,7 +323,7 @@ def test_a_silent_program_loses_its_lease_and_its_group_is_told_to_end(
 ) -> None:
     script = f"""
         echo $$ >{tmp_path}/pid-$LEASEBEAT_ATTEMPT
-        [ $LEASEBEAT_ATTEMPT = 2 ] && exit
+        [ $LEASEBEAT_ATTEMPT = 1 ] || exit 0
         trap 'echo told >{tmp_path}/told; exit 0' TERM
         sleep 600 & echo $! >{tmp_path}/other
         wait
@@ -323,25 +331,24 @@ def test_a_silent_program_loses_its_lease_and_its_group_is_told_to_end(
     sent = client.send(short_queue, 1)
     work(script, "--grace", "60")
     done = finished(client, sent.id)
-    assert (done.status, done.expired_count, done.generation) == ("completed", 1, 2)
-    until_gone(read_pid(tmp_path / "pid-1"), read_pid(tmp_path / "other"), timeout=30)
+    assert done.status == "completed"
+    assert done.expired_count == done.generation - 1 >= 1
+    until_gone(read_pid(tmp_path / "pid-1"), read_pid(tmp_path / "other"))
     assert (tmp_path / "told").read_text() == "told\n"
 
 
-def test_a_program_that_does_not_end_when_told_is_killed_with_its_group(
-    client: Client, short_queue: str, work: Work, tmp_path: Path
-) -> None:
+def test_a_program_that_does_not_end_when_told_is_killed_with_its_group(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
     script = f"""
         trap 'echo told >{tmp_path}/told' TERM
         sh -c 'trap "" TERM; echo $$ >{tmp_path}/other; while :; do sleep 0.1; done' &
         echo $$ >{tmp_path}/pid
-        while :; do sleep 0.1; done
+        while :; do echo a line; sleep 0.1; done
     """
-    client.put_queue(short_queue, visibility_timeout=2, extension=2, beat_interval=0, max_attempts=1)
-    client.send(short_queue, 1)
-    work(script, "--grace", "1")
+    sent = client.send(queue, 1)
+    work(script, "--grace", "3")
+    read_pid(tmp_path / "pid")
+    client.cancel_message(sent.id)
     until((tmp_path / "told").exists, timeout=TIMEOUT_S)
-    assert is_alive(read_pid(tmp_path / "pid")), "it has its grace"
     until_gone(read_pid(tmp_path / "pid"), read_pid(tmp_path / "other"))
 
 
@@ -352,18 +359,18 @@ def test_a_cancelled_message_ends_its_program(client: Client, shell: Shell, tmp_
     until_gone(pid)
 
 
-def test_a_group_keeps_its_number_while_some_of_it_have_their_grace(client: Client, short_queue: str, work: Work, tmp_path: Path) -> None:
+def test_a_group_keeps_its_number_while_some_of_it_have_their_grace(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
     """Its leader is not reaped before the last signal: nobody else's group can have that number."""
     script = f"""
         trap exit TERM
-        sh -c 'trap "" TERM; echo $$ >{tmp_path}/other; while :; do sleep 0.1; done' &
+        sh -c 'trap "" TERM; echo $$ >{tmp_path}/other; while :; do echo a line; sleep 0.1; done' &
         echo $$ >{tmp_path}/pid
         wait
     """
-    client.put_queue(short_queue, visibility_timeout=2, extension=2, beat_interval=0, max_attempts=1)
-    client.send(short_queue, 1)
+    sent = client.send(queue, 1)
     work(script, "--grace", "600")
     pid, other = read_pid(tmp_path / "pid"), read_pid(tmp_path / "other")
+    client.cancel_message(sent.id)
     until(lambda: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE, timeout=TIMEOUT_S)
     assert is_alive(other)
     os.kill(other, signal.SIGKILL)
@@ -378,8 +385,7 @@ def test_a_worker_that_stood_still_ends_the_program_whose_lease_ran_out_and_sett
     pid = read_pid(tmp_path / "pid")
     client.pause_queue(short_queue)
     process.send_signal(signal.SIGSTOP)
-    two_leases_later = time.monotonic() + 4
-    until(lambda: client.get_message(sent.id).status == "pending" and time.monotonic() > two_leases_later, timeout=TIMEOUT_S, pause=0.05)
+    until(lambda: client.get_message(sent.id).status == "pending", pause=0.05)
     assert is_alive(pid)
     process.send_signal(signal.SIGCONT)
     until_gone(pid)
@@ -392,7 +398,7 @@ def test_a_worker_that_stood_still_ends_the_program_whose_lease_ran_out_and_sett
 @pytest.mark.scar(14)
 def test_sigterm_lets_a_program_finish(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
     sent, next_one = client.send(queue, 1), client.send(queue, 2)
-    process = work(f"echo $$ >{tmp_path}/pid; while [ ! -e {tmp_path}/stopping ]; do echo a line; sleep 0.05; done; sleep 1; echo 5")
+    process = work(f"echo $$ >{tmp_path}/pid; while [ ! -e {tmp_path}/stopping ]; do echo a line; sleep 0.05; done; sleep 0.5; echo 5")
     read_pid(tmp_path / "pid")
     process.send_signal(signal.SIGTERM)
     (tmp_path / "stopping").touch()
@@ -432,42 +438,48 @@ def test_a_program_that_does_not_finish_is_ended_and_its_message_given_back_at_o
 
 
 @STOPS
-def test_a_message_is_given_back_only_when_its_program_has_ended_however_short_its_lease(
-    client: Client, short_queue: str, work: Work, tmp_path: Path, ask_to_stop: Stop
+def test_a_message_is_given_back_only_when_its_program_has_ended_however_long_that_takes(
+    client: Client, queue: str, work: Work, tmp_path: Path, ask_to_stop: Stop
 ) -> None:
-    """Once it is told to end, it is silent, and goes on."""
-    sent = client.send(short_queue, 1)
+    """Once it is told to end, it is silent, and goes on: its lease is extended all the same."""
+    sent = client.send(queue, 1)
     script = f"""
-        trap 'silent=1' TERM
+        trap 'silent=1; touch {tmp_path}/told' TERM
         echo $$ >{tmp_path}/pid
-        while :; do
+        while [ ! -e {tmp_path}/enough ]; do
             [ "$silent" ] || echo a line
             sleep 0.1
         done
     """
-    process = work(script, "--drain-timeout", "0", "--grace", "3", "--worker-id", short_queue)
+    process = work(script, "--drain-timeout", "0", "--grace", "600", "--worker-id", queue)
     pid = read_pid(tmp_path / "pid")
-    ask_to_stop(client, short_queue, process)
-    until(lambda: not is_alive(pid) or client.get_message(sent.id).status == "pending", timeout=TIMEOUT_S)
+    ask_to_stop(client, queue, process)
+    until((tmp_path / "told").exists)
+    until_extended(client, queue)
+    (tmp_path / "enough").touch()
+    until(lambda: not is_alive(pid) or client.get_message(sent.id).status == "pending")
     assert not is_alive(pid)
     assert process.wait(TIMEOUT_S) == 0
     message = client.get_message(sent.id)
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
 
 
-def test_who_has_ended_keeps_its_lease_until_the_others_have(client: Client, short_queue: str, work: Work, tmp_path: Path) -> None:
-    sent = [client.send(short_queue, body) for body in ("ends", "goes on")]
+def test_who_has_ended_keeps_its_lease_until_the_others_have(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
+    ends, goes_on = (client.send(queue, body).id for body in ("ends", "goes on"))
     script = f"""
         read -r body
         [ "$body" = ends ] && trap exit TERM || trap '' TERM
         echo $$ >{tmp_path}/pid-$LEASEBEAT_MESSAGE_ID
-        while :; do sleep 0.1; done
+        while [ ! -e {tmp_path}/enough ]; do sleep 0.1; done
     """
-    process = work(script, "--raw", "--concurrency", "2", "--drain-timeout", "0", "--grace", "3")
-    for each in sent:
-        read_pid(tmp_path / f"pid-{each.id}")
-    assert stop(process) == 0
-    given_back = [client.get_message(each.id) for each in sent]
+    process = work(script, "--raw", "--concurrency", "2", "--drain-timeout", "0", "--grace", "600")
+    ending, _ = (read_pid(tmp_path / f"pid-{message_id}") for message_id in (ends, goes_on))
+    process.send_signal(signal.SIGTERM)
+    until_gone(ending)
+    until_extended(client, queue)
+    (tmp_path / "enough").touch()
+    assert process.wait(TIMEOUT_S) == 0
+    given_back = [client.get_message(message_id) for message_id in (ends, goes_on)]
     assert [(message.status, message.attempt_count, message.released_count) for message in given_back] == [("pending", 0, 1)] * 2
 
 
@@ -555,17 +567,17 @@ def test_a_guard_that_has_ended_is_told_no_more() -> None:
 # --- the example ------------------------------------------------------------------------------------------------------
 
 
-def test_the_example_resumes_where_it_was_cut_off(command: Command, client: Client, short_queue: str, tmp_path: Path) -> None:
+def test_the_example_resumes_where_it_was_cut_off(command: Command, client: Client, queue: str, tmp_path: Path) -> None:
     film = tmp_path / "film.mov"
     film.write_bytes(os.urandom(5 * MIB + 1))
     pieces = [film.read_bytes()[start : start + MIB] for start in range(0, 5 * MIB + 1, MIB)]
     sums = [hashlib.sha256(piece).hexdigest() for piece in pieces]
     (tmp_path / "film.mov.sha256.1").write_text("\n".join([*sums[:2], "of the third, the first attempt did not tell"]) + "\n")
-    sent = client.send(short_queue, str(film))
-    (lease,) = client.claim(short_queue, worker_id="first")
+    sent = client.send(queue, str(film))
+    (lease,) = client.claim(queue, worker_id="first")
     client.beat(lease, progress=2, detail=lease.generation)
     client.nack(lease, "cut off", delay=0)
-    with command.running("work", short_queue, "--raw", "--", str(EXAMPLE), stdout=subprocess.PIPE) as process:
+    with command.running("work", queue, "--raw", "--", str(EXAMPLE), stdout=subprocess.PIPE) as process:
         assert process.stdout
         printed = [json.loads(line) for line in itertools.islice(process.stdout, 5)]
         done = finished(client, sent.id)
