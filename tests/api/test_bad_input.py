@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pytest
 from api.bad_bodies import BadBody, bad_bodies
-from harness.api import Api, Json
+from harness.api import Api, Json, without_figures
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.spec import Operation, example, operations, with_body
@@ -71,7 +71,7 @@ def state(api: Api, queue: str) -> list[Json]:
     """Return everything that a call could have changed."""
     leases = api.call("GET", "/leases", params={"queue": queue})["items"]
     return [
-        api.call("GET", f"/queues/{queue}") | {"figures": None},
+        without_figures(api.call("GET", f"/queues/{queue}")),
         api.call("GET", f"/queues/{queue}/messages"),
         [{name: value for name, value in lease.items() if name not in ("expires_in", "since_beat")} for lease in leases],
         api.call("GET", f"/workers/{queue}")["draining"],

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 import asyncpg
 import pytest
-from harness.api import Api
+from harness.api import Api, without_figures
 from harness.holding import holding, waiting_for_a_lock
 from harness.operating import RARELY, all_states, fill, messages, parked_on, pause, purge, resume
 from harness.postgres import execute, number
@@ -40,15 +40,15 @@ def test_a_paused_queue_grants_nothing_and_all_else_goes_on(api: Api, queue: str
 
 def test_pausing_and_resuming_answer_the_queue_and_may_be_repeated(api: Api, queue: str) -> None:
     for call, paused in ((pause, True), (resume, False)):
-        first = call(api, queue)
+        first, read, again = map(without_figures, [call(api, queue), api.call("GET", f"/queues/{queue}"), call(api, queue)])
         assert first["paused"] is paused
-        assert first == api.call("GET", f"/queues/{queue}") == call(api, queue)
+        assert first == read == again
 
 
 def test_pausing_changes_nothing_else(api: Api, dead_letters: str, queue: str) -> None:
     before = api.put_queue(queue, dead_letter_queue=dead_letters, max_attempts=7, weights={"a": 2}, backoff={"initial": 3})
     changed = {"paused": True, "updated_at": pause(api, queue)["updated_at"]}
-    assert api.call("GET", f"/queues/{queue}") == before | changed
+    assert without_figures(api.call("GET", f"/queues/{queue}")) == before | changed
 
 
 @pytest.mark.scar(20)

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from sdk.agents.conftest import LEASE_S, StartChat
+from sdk.agents.conftest import StartChat
 from sdk.agents.loops import DONE, USES_TOOL, MakeLoop, Replies, Requests, one_result, running
 from sdk.running import Start
 from sdk.scripted_service import ScriptedService
@@ -11,6 +11,7 @@ from sdk.scripted_service import ScriptedService
 from leasebeat import Client, Context, LeasedMessage
 from leasebeat.agents import MainLoopRequest, Prompt, Session, Tool, ToolCall, ToolContext, ToolExecutor, ToolResult
 
+LEASE_S = 8.0
 RARELY_S = 600.0
 
 
@@ -18,7 +19,7 @@ def test_the_interval_of_a_tool_is_cut_to_what_its_lease_needs(
     client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
 ) -> None:
     def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
-        until = time.monotonic() + 1.5 * LEASE_S
+        until = time.monotonic() + 1.25 * LEASE_S
         while time.monotonic() < until:
             context.beat()
             time.sleep(0.02)
@@ -26,6 +27,7 @@ def test_the_interval_of_a_tool_is_cut_to_what_its_lease_needs(
 
     loop = make_loop(start_chat(USES_TOOL, DONE))
     loop.tool = Tool("tool", "", work, beat_interval=RARELY_S)
+    client.put_queue(requests.queue, visibility_timeout=LEASE_S, extension=LEASE_S, beat_interval=0.2)
     sent = requests.send(MainLoopRequest("go"), reply_to=replies.queue)
     with running(loop, visibility_timeout=LEASE_S):
         assert one_result(replies).output == "done"
