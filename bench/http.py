@@ -45,6 +45,8 @@ class Connection(asyncio.Protocol):
         self._read = b""
         self.kept = b"connection: close" not in lower
         assert self._answer is not None
+        if self._answer.done():
+            return  # it comes too late: nobody waits for it any more
         if head[9:10] == b"2":
             self._answer.set_result(body)
         else:
