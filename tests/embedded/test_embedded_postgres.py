@@ -60,7 +60,11 @@ def owner(data: Path) -> Iterator[tuple["subprocess.Popen[str]", str, int]]:
         try:
             assert process.stdout
             url, pid = process.stdout.readline().split()
-            yield process, url, int(pid)
+            try:
+                yield process, url, int(pid)
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGQUIT)  # which outlives its owner
         finally:
             process.kill()
 
