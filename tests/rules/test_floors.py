@@ -157,15 +157,21 @@ async def held_snapshot(url: str) -> Connection:
     return holder
 
 
+async def kept_below(sql: Connection, url: str) -> tuple[Connection, int]:
+    """Store ready messages behind many that are gone, and that a transaction keeps. Returns its connection, and the last that is gone."""
+    await fill(sql, ready=DEAD)
+    holder = await held_snapshot(url)
+    last = await sql.fetchval("select max(id) from message")
+    await sql.execute("update message set status = 'completed', generation = 1, ended_by = 'acked', finished_at = now()")
+    await fill(sql, ready=SLOTS)
+    return holder, last
+
+
 @pytest.mark.scar(41)
 @pytest.mark.parametrize("kind", CLAIM_KINDS)
 async def test_a_claim_walks_no_message_that_is_gone_while_a_transaction_is_held_open(database_url: str, kind: str) -> None:
     sql = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
-    await fill(sql, ready=DEAD)
-    holder = await held_snapshot(database_url)
-    last = await sql.fetchval("select max(id) from message")
-    await sql.execute("update message set status = 'completed', generation = 1, ended_by = 'acked', finished_at = now()")
-    await fill(sql, ready=SLOTS)
+    holder, last = await kept_below(sql, database_url)
     floors = Floors()
     floors.begin()
     floors.took([Taken(("key-0", 0), BUSY, last)])
@@ -197,11 +203,7 @@ async def read_by_a_claim(sql: Connection, pick: Pick, floors: Floors, wanted: t
 async def test_a_message_that_comes_back_has_claims_walk_its_own_level_only(database_url: str) -> None:
     """Again and again, while all that was ever taken at a busier level is kept by a transaction that is held open."""
     sql = await asyncpg.connect(database_url, server_settings=HOT_SESSION)
-    await fill(sql, ready=DEAD)
-    holder = await held_snapshot(database_url)
-    last = await sql.fetchval("select max(id) from message")
-    await sql.execute("update message set status = 'completed', generation = 1, ended_by = 'acked', finished_at = now()")
-    await fill(sql, ready=SLOTS)
+    holder, last = await kept_below(sql, database_url)
     pick, wanted = CLAIM_KINDS["any"]
     floors = Floors()
     for _ in range(3):

@@ -16,7 +16,7 @@ from sdk.running import CLAIM, Start, beat_until, grant, park, paths
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, Step, beats, lease, message, problem, verdicts
 
 import leasebeat
-from leasebeat import Context, LeasedMessage, Worker
+from leasebeat import Context, Handler, LeasedMessage, Worker
 from leasebeat._claims import Claims
 from leasebeat._http import Options
 
@@ -87,30 +87,30 @@ def test_a_coroutine_that_does_not_finish_is_cancelled_before_its_release(servic
     assert paths(service) == ["/release"]
 
 
-def test_a_second_stop_does_not_wait_for_handlers(service: ScriptedService, start: Start) -> None:
-    begun, release = threading.Event(), threading.Event()
+def waiting(begun: threading.Event, end: threading.Event) -> Handler:
+    """Make a handler that says when it has begun, and heeds nothing but `end`."""
 
     def handle(_message: LeasedMessage, _context: Context) -> None:
         begun.set()
-        release.wait(90)
+        end.wait(90)
 
-    running = start(handle, drain_timeout=90)
+    return handle
+
+
+def test_a_second_stop_does_not_wait_for_handlers(service: ScriptedService, start: Start) -> None:
+    begun, end = threading.Event(), threading.Event()
+    running = start(waiting(begun, end), drain_timeout=90)
     assert begun.wait(60)
     running.worker.stop()
     running.stop()
-    release.set()
+    end.set()
     assert paths(service) == ["/release"]
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_a_worker_that_is_told_to_release_does_not_wait_for_handlers(times: int, service: ScriptedService, start: Start) -> None:
     begun, end = threading.Event(), threading.Event()
-
-    def handle(_message: LeasedMessage, _context: Context) -> None:
-        begun.set()
-        end.wait(90)
-
-    running = start(handle, drain_timeout=90)
+    running = start(waiting(begun, end), drain_timeout=90)
     assert begun.wait(60)
     for _ in range(times):
         running.worker.release_now()
