@@ -464,7 +464,7 @@ def test_a_message_is_given_back_only_when_its_program_has_ended_however_long_th
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
 
 
-def test_who_has_ended_keeps_its_lease_until_the_others_have(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
+def test_who_has_ended_is_given_back_while_the_others_keep_their_leases(client: Client, queue: str, work: Work, tmp_path: Path) -> None:
     ends, goes_on = (client.send(queue, body).id for body in ("ends", "goes on"))
     script = f"""
         read -r body
@@ -473,10 +473,12 @@ def test_who_has_ended_keeps_its_lease_until_the_others_have(client: Client, que
         while [ ! -e {tmp_path}/enough ]; do sleep 0.1; done
     """
     process = work(script, "--raw", "--concurrency", "2", "--drain-timeout", "0", "--grace", "600")
-    ending, _ = (read_pid(tmp_path / f"pid-{message_id}") for message_id in (ends, goes_on))
+    for message_id in (ends, goes_on):
+        read_pid(tmp_path / f"pid-{message_id}")
     process.send_signal(signal.SIGTERM)
-    until_gone(ending)
+    until(lambda: client.get_message(ends).status == "pending", timeout=TIMEOUT_S)
     until_extended(client, queue)
+    assert process.poll() is None
     (tmp_path / "enough").touch()
     assert process.wait(TIMEOUT_S) == 0
     given_back = [client.get_message(message_id) for message_id in (ends, goes_on)]
