@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from multiprocessing import resource_tracker
+from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import TracebackType
@@ -25,14 +26,15 @@ from leasebeat._process_child import serve
 from leasebeat._process_page import Job, Lost, Page, Raised, Ready, Returned, Stopping
 from leasebeat._retry import Pauses
 from leasebeat._signals import STOP_SIGNALS
+from leasebeat._ticker import Ticker
 from leasebeat._tracing import trace_headers
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
 _spawning = multiprocessing.get_context("spawn")  # a fork would take the worker's locks along, held by threads that it leaves behind
 
-LOOK_S = 0.05  # at what a process reports and is to hear
-MOST_LOOKS = 400  # a second, at all processes together: each takes about 0.2 ms
+LOOK_S = 0.05  # at what the processes report and are to hear, by one thread for all
+DEATH_LOOK_S = 1.0  # for a death that no pipe tells of, as something that the handler started holds its end
 LOST_GRACE_S = 2.0
 TERM_GRACE_S = 2.0
 EXIT_TIMEOUT_S = 2.0
@@ -71,12 +73,13 @@ class ProcessHandlers:
             size: How many processes to keep.
             stopping: Set when the worker is shutting down.
         """
-        self.look_s = max(LOOK_S, size / MOST_LOOKS)
         self._handler = handler
         self._size = size
         self._stopping = stopping
         self._children: set[Child] = set()
         self._idle: deque[Child] = deque()
+        self._watched: set[ProcessCall] = set()
+        self._looks = Ticker("leasebeat-pages", self._look)
 
     def call(self, context: Context, tracked: TrackedLease) -> "ProcessCall":
         """Prepare to run the handler for a lease, in a process that is idle."""
@@ -107,6 +110,16 @@ class ProcessHandlers:
         with contextlib.suppress(HandlerProcessError):
             self._idle.append(self.sound(child))
 
+    @contextmanager
+    def watching(self, call: "ProcessCall") -> Generator[None, None, None]:
+        """Look at what a handler reports and is to hear, again and again in the block."""
+        self._watched.add(call)
+        self._looks.wake()
+        try:
+            yield
+        finally:
+            self._watched.discard(call)
+
     def __enter__(self) -> Self:
         """Start the processes, so that no lease runs while its handler is still imported.
 
@@ -114,6 +127,7 @@ class ProcessHandlers:
             HandlerProcessError: If they do not start.
         """
         try:
+            self._looks.wake()  # a system that has no thread for it says so now
             for child in [self._start() for _ in range(self._size)]:
                 self._idle.append(self._await_ready(child))
         except BaseException:
@@ -122,7 +136,14 @@ class ProcessHandlers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._looks.close()
         self._end_all()
+
+    def _look(self) -> float:
+        watched = list(self._watched)
+        for call in watched:
+            call.look()
+        return time.monotonic() + LOOK_S if watched else math.inf
 
     def _start(self) -> "Child":
         child = Child(self._handler)
@@ -159,7 +180,9 @@ class ProcessCall:
         self._tracked = tracked
         self._beats = 0
         self._kept_until = 0.0
-        self._begun = False
+        self._looking = threading.Lock()
+        self._working = False  # the page tells of this message, and of no other
+        self._nudged_for = (False, False)
         self._told_to_stop = False
         self._lost_at: float | None = None
         self._ended = threading.Event()
@@ -178,7 +201,6 @@ class ProcessCall:
                 raise concurrent.futures.CancelledError from None
             raise
         finally:
-            self._take_report()
             if self._child.ending:
                 self._child.kill()  # nothing that the handler left behind in there goes on either
             self._ended.set()
@@ -202,6 +224,14 @@ class ProcessCall:
         """Give the process back."""
         self._handlers.put_back(self._child)
 
+    def look(self) -> None:
+        """Take over what the handler reports, tell it how long its lease lasts, and wake who is to tell it more. It waits for nobody."""
+        with self._looking:
+            if self._working:
+                self._take_report()
+                self._child.page.valid_until = self._tracked.valid_until
+                self._nudge()
+
     def _outcome(self) -> Returned | Raised:
         context = self._context
         job = Job(context.message, context.attempt, context.generation, context.worker_id, trace_headers())
@@ -209,13 +239,23 @@ class ProcessCall:
         self._child = self._handlers.sound(self._child, self._keep_lease)  # it may have died while it was idle
         self._tracked.raise_if_lost()
         self._child.begin(job, self._tracked.valid_until)
-        self._begun = True
-        while True:
-            news = self._child.hear(self._handlers.look_s)
-            if isinstance(news, Returned | Raised):
-                return news
-            self._take_report()
-            self._pass_on()
+        with self._reporting(), self._handlers.watching(self):
+            while True:
+                news = self._child.hear(DEATH_LOOK_S if self._lost_at is None else LOOK_S)
+                if isinstance(news, Returned | Raised):
+                    return news
+                self._pass_on()
+
+    @contextmanager
+    def _reporting(self) -> Generator[None, None, None]:
+        """Let looks take what the page tells, and take its last word."""
+        self._working = True
+        try:
+            yield
+        finally:
+            self.look()
+            with self._looking:
+                self._working = False
 
     def _keep_lease(self) -> None:
         """Beat for a handler that cannot begin yet, as its process has to be started, but not for ever."""
@@ -223,15 +263,19 @@ class ProcessCall:
             self._context.heartbeat.beat()
 
     def _take_report(self) -> None:
-        """Take over what the handler reports. Its beats since the last look count as one, which comes to the same for the sender."""
+        """Its beats since the last look count as one, which comes to the same for the sender."""
         beats = self._child.page.beats
-        if self._begun and beats != self._beats:  # before that, the page tells of another message
+        if beats != self._beats:
             self._beats = beats
             self._tracked.note(*self._child.page.report())
             self._context.heartbeat.beat()
 
+    def _nudge(self) -> None:
+        if (news := (self._context.stopping.is_set(), self._tracked.lost.is_set())) != self._nudged_for:
+            self._nudged_for = news
+            self._child.nudge()
+
     def _pass_on(self) -> None:
-        self._child.page.valid_until = self._tracked.valid_until
         if self._context.stopping.is_set() and not self._told_to_stop:
             self._told_to_stop = True
             self._child.tell(Stopping())
@@ -262,6 +306,7 @@ class Child:
         """
         self.page = _spawning.RawValue(Page)
         self._connection, theirs = _spawning.Pipe()
+        self._nudged, self._nudging = _spawning.Pipe(duplex=False)
         self._process = _spawning.Process(target=serve, args=(theirs, self.page, handler), name="leasebeat-handler")
         self._cut_off = False
         resource_tracker.ensure_running()  # while that starts it lets the signals through
@@ -310,14 +355,17 @@ class Child:
             self._connection.send(news)
 
     def hear(self, timeout: float) -> Ready | Returned | Raised | None:
-        """Wait for what it says, at most `timeout` seconds.
+        """Wait for what it says, at most `timeout` seconds, or until a nudge.
 
         Raises:
             HandlerProcessError: If it has died.
         """
         dead = self._process.exitcode is not None  # asked first, so that nothing it said before is missed
         try:
-            if self._connection.poll(0 if dead else timeout):
+            ready = wait([self._connection, self._nudged], 0 if dead else timeout)
+            if self._nudged in ready:
+                self._nudged.recv_bytes()
+            if self._connection in ready:
                 return self._connection.recv()  # type: ignore[no-any-return]
         except (EOFError, OSError):
             self._cut_off = True
@@ -325,6 +373,11 @@ class Child:
         if dead or self._cut_off:
             raise HandlerProcessError(f"the process of the handler ended: {_manner(self._process.exitcode)}")
         return None
+
+    def nudge(self) -> None:
+        """Let whoever hears it look up."""
+        with contextlib.suppress(OSError):
+            self._nudging.send_bytes(b"!")
 
     def terminate(self) -> None:
         """Tell it to end, once."""
