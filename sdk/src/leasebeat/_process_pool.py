@@ -136,7 +136,6 @@ class ProcessHandlers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._looks.close()
         self._end_all()
 
     def _look(self) -> float:
@@ -161,6 +160,7 @@ class ProcessHandlers:
 
     def _end_all(self) -> None:
         """Let idle processes end by themselves, and kill what does not."""
+        self._looks.close()
         for child in list(self._idle):
             child.dismiss()
         until = time.monotonic() + EXIT_TIMEOUT_S
