@@ -59,9 +59,10 @@ class BeatSender:
         self._deadlines.wake()
 
     def forget(self, lease: TrackedLease) -> None:
-        """Stop watching a lease."""
+        """Stop watching a lease. What is unsent stays so: a `flush` that waits for it returns."""
         with self._lock:
             self._leases.pop(lease.receipt, None)
+        lease.drop_report()
 
     def wake(self) -> None:
         """Look now at what is to be sent. In a child that was forked, this is where its own threads start."""

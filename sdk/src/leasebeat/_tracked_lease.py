@@ -128,6 +128,12 @@ class TrackedLease:
         with self._changed:
             return math.inf if self._settling or self._loss is not None else self.valid_until
 
+    def drop_report(self) -> None:
+        """Have nothing more to send, so that nobody waits for it."""
+        with self._changed:
+            self._moved, self._urgent, self._in_flight = False, False, None
+            self._changed.notify_all()
+
     def take(self) -> Beat:
         """The beat to send. From here on, only a newer report counts as unsent."""
         with self._changed:
