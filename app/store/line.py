@@ -146,6 +146,11 @@ class Line:
         self._dry = False
         self._woken.set()
 
+    @property
+    def rests(self) -> bool:
+        """Whether nobody waits here, and the next claim begins at the front: whatever becomes ready is nothing to it."""
+        return not self.callers and self._server is None and not self._place.floors
+
     async def look_below(self, pool: Pool) -> None:
         """Look for messages that are ready, and that no claim would find because this replica has not heard of it.
 
