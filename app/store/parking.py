@@ -79,7 +79,7 @@ class Parking:
         self.wake({queue_id: {None: 0} for queue_id in self._in_use})
 
     async def look_below(self, pool: Pool) -> None:
-        """Have each line look for messages that it has left behind. One that fails keeps no other from it; one that rests is told no more."""
+        """Have each line look for messages that it has left behind. One that fails keeps no other from it. One that rests is put away."""
         failed: list[Exception] = []
         for place, line in self._lines_in_use():
             try:

@@ -1,4 +1,4 @@
-"""What becomes ready is told to the lines in use, however many filters were once claimed by; a line at rest keeps its place all the same."""
+"""What becomes ready is told to the lines in use, whatever filters were claimed by before; a line at rest keeps its place all the same."""
 
 import asyncio
 import cProfile
