@@ -1,14 +1,18 @@
-"""Errors as RFC 9457 problem details, all made in this one place.
+"""Errors as RFC 9457 problem details: every failure is answered in this one place.
 
 ProblemError
-├── foreign-origin                                      403
-├── queue-not-found, message-not-found, worker-not-found 404
+├── foreign-origin                                       403
+├── queue-not-found, message-not-found, worker-not-found,
+│   not-found                                            404
+├── method-not-allowed                                   405
 ├── queue-not-empty, queue-in-use, queue-protected,
-│   message-finished                                    409
-├── unsupported-media-type                              415
+│   message-finished                                     409
+├── body-too-large                                       413
+├── unsupported-media-type                               415
 ├── invalid-request, invalid-queue-config,
-│   idempotency-key-reused                              422
-└── overloaded, database-unavailable                    503, with Retry-After
+│   idempotency-key-reused                               422
+├── row-refused, internal                                500
+└── overloaded, database-unavailable                     503, with Retry-After
 """
 
 from collections.abc import Mapping, Sequence

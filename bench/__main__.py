@@ -70,7 +70,7 @@ def main() -> None:
     left = [_not_measured(number, asked) for number in asked.numbers if number not in found]
     print(table([*bars, *left]))
     if asked.keeps:
-        save(bars)
+        save(bars, left)
         write_tables()
         plot_bars(saved())
 

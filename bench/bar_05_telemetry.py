@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import httpx
 from harness.server import Server
 
 from bench.bars import Bar, Scale, ratio
@@ -89,12 +88,13 @@ def _telemetry(collector: _Collector) -> dict[str, str]:
 
 @contextmanager
 def _scraped(server: Server) -> Iterator[None]:
-    """Scrape the metrics of a server throughout, as Prometheus does, only more often."""
+    """Scrape the metrics of a server now and throughout, as Prometheus does, only more often."""
     over = threading.Event()
 
     def scrape() -> None:
-        while not over.wait(_SCRAPE_S):
-            httpx.get(f"{server.url}/metrics").raise_for_status()
+        while not over.is_set():
+            server.api.client.get("/metrics").raise_for_status()
+            over.wait(_SCRAPE_S)
 
     thread = threading.Thread(target=scrape)
     thread.start()

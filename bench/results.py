@@ -18,10 +18,11 @@ def table(bars: Sequence[Bar]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
-def save(bars: Sequence[Bar]) -> None:
-    """Keep the bars, in place of those of the same numbers that were found before."""
+def save(bars: Sequence[Bar], left: Sequence[Bar]) -> None:
+    """Keep the bars, in place of those of the same numbers that were found before, and those `left` where nothing was."""
     results = [each for each in saved() if each["bar"] not in {bar.number for bar in bars}]
-    results += map(kept, bars)
+    before = {each["bar"] for each in results}
+    results += map(kept, [*bars, *(bar for bar in left if bar.number not in before)])
     results.sort(key=lambda each: each["bar"])
     _FILE.write_text("[\n" + ",\n".join(f"  {json.dumps(each)}" for each in results) + "\n]\n")
 

@@ -8,9 +8,10 @@ from app.store.recheck import BLOCK
 from bench.service import QUEUE
 
 _STORED = f"""
-insert into message (shard, queue_id, body, priority, status, fairness_key, available_at, generation, ended_by, started_at, finished_at)
+insert into message (shard, queue_id, body, size, priority, status, fairness_key, available_at, generation, ended_by, started_at,
+                     finished_at)
 select
-    shard, id, '{{"file": "s3://bucket/some/object"}}', 0, $1,
+    shard, id, '{{"file": "s3://bucket/some/object"}}', 35, 0, $1,
     case when $3 > 0 then 'key-' || lpad((number % $3)::text, 5, '0') else '' end,
     now() + case $1 when 'scheduled' then interval '1 hour' + number * interval '1 millisecond' else '0' end,
     case when $1 in ('in_progress', 'completed') then 1 else 0 end, case $1 when 'completed' then 'acked' end,

@@ -9,7 +9,7 @@ from app.api import schemas
 from app.api.hot import body_router, hot_router, json_response
 from app.api.idempotency import IDEMPOTENCY_KEY, request_key
 from app.api.params import MessageCursor, MessagePath, PageLimit, QueuePath, id_number, is_id
-from app.api.rows import checkpoint_view, message_view, page
+from app.api.rows import checkpoint_view, message_view
 from app.api.service import service_of
 from app.errors import ProblemError, documented, idempotency_key_reused, message_not_found, queue_not_found
 from app.leases.states import Status
@@ -112,11 +112,12 @@ async def list_messages(
     cursor: MessageCursor = "",
     limit: PageLimit = 100,
 ) -> Response:
-    """List a queue's messages, oldest first."""
+    """List a queue's messages, oldest first. A page of large ones may have fewer than `limit`."""
     service = service_of(request)
     found = await service.queue_named(queue)
-    rows = await service.store.reads.messages(found.shard, found.id, [status] if status else STATUSES, id_number(cursor), limit + 1)
-    return json_response(page([message_view(row) for row in rows], limit, "id"))
+    rows, more = await service.store.reads.messages(found.shard, found.id, [status] if status else STATUSES, id_number(cursor), limit)
+    items = [message_view(row) for row in rows]
+    return json_response({"items": items, "next_cursor": items[-1]["id"] if more else None})
 
 
 def _new_message(message: schemas.NewMessage) -> NewMessage:

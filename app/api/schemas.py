@@ -304,7 +304,11 @@ class ClaimRequest(Wire):
     worker_id: f.WorkerId = Field(
         description="Who asks. For people and figures; the receipt is what proves ownership.", examples=["worker-1"]
     )
-    max_messages: Annotated[int, Field(ge=1, le=f.MAX_BATCH)] = Field(1, description="The most leases to grant.", examples=[1])
+    max_messages: Annotated[int, Field(ge=1, le=f.MAX_BATCH)] = Field(
+        1,
+        description="The most leases to grant. Fewer come of large messages: with one that brings them to 8 MiB, the answer is full.",
+        examples=[1],
+    )
     visibility_timeout: f.LeaseSeconds | None = Field(
         None, description="Length of the leases in seconds. Null takes the queue's.", examples=[300]
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import asyncpg
 import structlog
 from fastapi import Request
 from prometheus_client import CollectorRegistry
@@ -81,8 +82,8 @@ class Service:
             try:
                 (row,) = await fetch(self.database.work, _RECEIPT_KEY)
                 self._receipts = Receipts(row["value"])
-            except UnavailableError as error:
-                log.warning("waiting for the database", reason=str(error))
+            except (UnavailableError, asyncpg.PostgresError) as error:
+                log.warning("waiting for the database", reason=str(error) or type(error).__name__)
             except ValueError:
                 log.error("the database has no receipt key; restore the table `secret`")
             await asyncio.sleep(_RETRY_S)
@@ -90,7 +91,8 @@ class Service:
     async def revision(self, patience: float) -> str | None:
         """Return the revision of the database's schema, waiting at most `patience` seconds.
 
-        All who ask while a look is under way share it: it is not cancelled, as a Postgres that hangs would not hear of that either.
+        All who ask while a look is under way share it: it is not cancelled, as a Postgres that hangs would not hear of that either. It has
+        a connection of the timer's, which no calls keep busy, however slow they are.
 
         Raises:
             TimeoutError: it takes longer.
@@ -98,7 +100,7 @@ class Service:
 
         """
         if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(revision_of(self.database.reads))
+            self._looking = asyncio.create_task(revision_of(self.database.timer))
             self._looking.add_done_callback(lambda look: look.cancelled() or look.exception())  # its failure may find nobody waiting
         return await asyncio.wait_for(asyncio.shield(self._looking), patience)
 

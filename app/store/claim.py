@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from itertools import groupby
 from operator import itemgetter
@@ -15,7 +15,7 @@ from app.leases.floors import Firsts, Floors, Taken, join
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
-from app.store.pick import ANYTHING, PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
+from app.store.pick import ANSWER_BYTES, ANYTHING, PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
 from app.store.queues import QueueGoneError
 from app.store.times import BEAT_INTERVAL, EXTENSION
 
@@ -71,6 +71,7 @@ select
             'visits', (select json_agg(json_build_array(fairness_key, quantum, allowance) order by again, position) from turn),
             'room', offer.room,
             'cut', exists (select from shares where position > 0 and allowance = 0),
+            'bytes', (select coalesce(max(bytes), 0) from picked),
             'limited', offer.max_in_flight is not null,
             'shut', exists (select from picked) and not exists (select from open_queue),
             'served', case when cardinality(offer.slots) < cardinality($7::text[]) then offer.slots end
@@ -182,10 +183,11 @@ class GrantedLease(NamedTuple):
 
 @dataclass(slots=True)
 class Granted:
-    """What a call got. `drain` tells that its worker is to stop taking work."""
+    """What a call got. `drain` tells that its worker is to stop taking work, `short` that the messages were too large for all it wants."""
 
     leases: list[GrantedLease] = field(default_factory=list)
     drain: bool = False
+    short: bool = False
 
 
 @dataclass(slots=True)
@@ -204,7 +206,7 @@ class Place:
 
 
 async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collection[int]) -> list[Granted]:
-    """Grant leases to the calls in order, as far as ready messages and the queue's limit go.
+    """Grant leases to the calls in order, as far as ready messages and the queue's limit go, and an answer's size.
 
     Messages set `aside` are left alone. Whatever fails after some leases are granted only ends the call early: they are committed.
 
@@ -214,6 +216,7 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
     """
     slots = [(call, number) for call, each in enumerate(claims) for number in range(each.max_messages)]
     granted = [Granted() for _ in claims]
+    taken = 0
     for _ in range(_MAX_ROUNDS):
         left = place.rotation.left
         place.floors.begin()
@@ -230,10 +233,7 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
         place.floors.took(_taken(place.filter, leased))
         for row in leased:
             granted[slots[row["slot"] - 1][0]].leases.append(GrantedLease._make(row[2:]))
-        served = [slots[slot - 1] for slot in terms.served] if terms.served is not None else slots
-        for call in {call for call, _ in slots} - {call for call, _ in served}:
-            granted[call].drain = True
-        slots = served[len(leased) :]
+        slots = _served(slots, terms, granted)[len(leased) :]
         held, place.limited = place.limited, terms.limited
         if terms.shut or (slots and terms.limited and not held):
             continue  # and again, on the queue as it is now, or while its row is held
@@ -241,6 +241,10 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
         if terms.room:  # else nobody has had a turn
             place.rotation.advance(visits)
         if not slots or len(leased) == terms.room or not (terms.cut or _more_may_be_ready(visits, terms.room, left)):
+            break
+        taken += terms.bytes
+        if taken >= ANSWER_BYTES:
+            _cut_short(slots, granted)
             break
     return granted
 
@@ -265,15 +269,31 @@ class _Terms:
     """What a statement tells beside the leases: the keys it visited (key, quantum, allowance), and on what terms it granted.
 
     `room` is how many leases it might grant, `served` are the slots (from 1) it might grant them to, None for all. `cut` tells that keys
-    had no turn because those before them might have filled the room, `shut` that the queue was changed under it, so that it granted none.
+    had no turn because those before them might have filled the room, `bytes` how much it took by their size, `shut` that the queue was
+    changed under it, so that it granted none.
     """
 
     visits: list[tuple[str, int, int]] | None
     room: int
     cut: bool
+    bytes: int
     limited: bool
     shut: bool
     served: list[int] | None
+
+
+def _served(slots: list[tuple[int, int]], terms: _Terms, granted: list[Granted]) -> list[tuple[int, int]]:
+    """Return the slots that might be filled, and note whose call is not served as its worker is draining."""
+    served = slots if terms.served is None else [slots[slot - 1] for slot in terms.served]
+    for call in {call for call, _ in slots} - {call for call, _ in served}:
+        granted[call].drain = True
+    return served
+
+
+def _cut_short(slots: list[tuple[int, int]], granted: list[Granted]) -> None:
+    """Note whose call has slots left that there may be messages for: those that came are too large to have more with them."""
+    for call, _ in slots:
+        granted[call].short = True
 
 
 async def _run(pool: Pool, place: Place, workers: list[str], aside: Collection[int], *columns: object) -> list[Row]:
@@ -311,9 +331,12 @@ def _taken(wanted: Filter, leased: list[Row]) -> Iterator[Taken]:
 
 
 def _visits(terms: _Terms, leased: list[Row]) -> list[Visit]:
-    """Count what each key that was visited gave."""
+    """Count what each key that was visited gave. Where large messages end it, the key that gave last goes on with what is left to it."""
     taken = Counter(row["fairness_key"] for row in leased)
-    return [Visit(fairness_key, quantum, allowance, taken[fairness_key]) for fairness_key, quantum, allowance in terms.visits or ()]
+    visits = [Visit(fairness_key, quantum, allowance, taken[fairness_key]) for fairness_key, quantum, allowance in terms.visits or ()]
+    if terms.bytes < ANSWER_BYTES or len(leased) == terms.room:
+        return visits
+    return [replace(visit, allowance=visit.taken) for visit in visits if visit.fairness_key == leased[-1]["fairness_key"]]
 
 
 def _more_may_be_ready(visits: list[Visit], room: int, left: int) -> bool:

@@ -15,23 +15,20 @@ def since(reach: str) -> str:
     return f"coalesce(now() - make_interval(secs => {reach}::float8), '-infinity')"
 
 
+def _until(verb: str, table: str, moment: str, condition: str) -> str:
+    """Return the SQL for the seconds until a verb has something to do, as a column of its name."""
+    return f"""coalesce(extract(epoch from (
+        select min({moment}) from {table}
+        where shard = $1 and {moment} > {since("$3")} and {moment} <= now() + make_interval(secs => $4) and {condition}
+    ) - now())::float8, 'infinity') as {verb}"""
+
+
 NEXT_DUE = f"""
 -- Locks: none. Index: the first entries within reach of recheck_due, lease_due and message_due.
 select
-    coalesce(extract(epoch from (
-        select min(check_at) from recheck
-        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4) and block >= 0
-    ) - now())::float8, 'infinity') as recheck,
-    coalesce(extract(epoch from (
-        select min(check_at) from lease
-        where shard = $1 and check_at > {since("$3")} and check_at <= now() + make_interval(secs => $4)
-          and generation > 0 and message_id <> all($2::bigint[])
-    ) - now())::float8, 'infinity') as reclaim,
-    coalesce(extract(epoch from (
-        select min(available_at) from message
-        where shard = $1 and available_at > {since("$3")} and available_at <= now() + make_interval(secs => $4)
-          and status = 'scheduled' and id <> all($2::bigint[])
-    ) - now())::float8, 'infinity') as promote
+    {_until("recheck", "recheck", "check_at", "block >= 0")},
+    {_until("reclaim", "lease", "check_at", "generation > 0 and message_id <> all($2::bigint[])")},
+    {_until("promote", "message", "available_at", "status = 'scheduled' and id <> all($2::bigint[])")}
 """
 
 

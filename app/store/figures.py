@@ -1,7 +1,7 @@
 """Figures for people, counted in the background by one replica for all, and never in a request (scar 47)."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Self
@@ -97,8 +97,7 @@ class Figures:
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
-        self._names: dict[int, str] = {}
-        self._queues: dict[int, Counts] = {}
+        self._queues: Mapping[int, tuple[str, Counts]] = {}
         self.as_of: datetime | None = None
         self.refresh_s = SHORTEST_REFRESH_S
         self.overall = Counts()
@@ -107,11 +106,12 @@ class Figures:
 
     def of_queue(self, queue_id: int) -> Counts | None:
         """Return a queue's counts, or None if it has not been counted yet."""
-        return self._queues.get(queue_id)
+        _, counts = self._queues.get(queue_id, (None, None))
+        return counts
 
-    def by_name(self) -> Iterator[tuple[str, Counts]]:
-        """Go through the queues that have been counted."""
-        return ((self._names[queue_id], counts) for queue_id, counts in self._queues.items())
+    def by_name(self) -> Iterable[tuple[str, Counts]]:
+        """Return the queues that have been counted."""
+        return self._queues.values()
 
     async def refresh(self) -> float:
         """Count if that is due and no other replica is at it, load what is new, and return the seconds until the next count is due.
@@ -139,14 +139,17 @@ class Figures:
                     await connection.execute(COUNT, timeout=_COUNT_TIMEOUT_S)
 
     def _show(self, value: Mapping[str, Any]) -> None:
-        self._names, self._queues, self.overall = {}, {}, Counts()
-        for queue_id, name, active, stale, overdue in value["queues"]:
-            self._names[queue_id] = name
-            self._queues[queue_id] = Counts(leases=Counter(active=active, stale=stale, overdue=overdue))
+        """Show other counts, all at once: whoever exports metrics may read them in a thread of its own."""
+        queues = {
+            queue_id: (name, Counts(leases=Counter(active=active, stale=stale, overdue=overdue)))
+            for queue_id, name, active, stale, overdue in value["queues"]
+        }
         for queue_id, status, attempt_count, messages in value["messages"]:
-            self._queues[queue_id].messages[status] += messages
+            _, counts = queues[queue_id]
+            counts.messages[status] += messages
             if attempt_count is not None:
-                self._queues[queue_id].retries[status, attempt_count] += messages
-        for counts in self._queues.values():
-            self.overall.add(counts)
-        self.held_leases = value["workers"]
+                counts.retries[status, attempt_count] += messages
+        overall = Counts()
+        for _, counts in queues.values():
+            overall.add(counts)
+        self._queues, self.overall, self.held_leases = queues, overall, value["workers"]

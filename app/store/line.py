@@ -33,7 +33,8 @@ class Claimed:
     """The answer to a claim.
 
     `tried_at` is the moment (monotonic, in seconds) that the leases' times are at least as late as. `repeated` tells that an earlier
-    call of the same name was granted them, `drain` that the worker is to stop taking work.
+    call of the same name was granted them, `drain` that the worker is to stop taking work, `short` that more may be ready for it: what came
+    is as much as one answer holds.
     """
 
     queue: QueueRef
@@ -43,6 +44,7 @@ class Claimed:
     repeated: bool = False
     filter: Filter = ANYTHING
     drain: bool = False
+    short: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -55,14 +57,14 @@ class _Caller:
     in_hand: bool = False
     stuck: bool = False  # its claim id has leases that it cannot be told of
 
-    def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False) -> Claimed:
-        return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain)
+    def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
+        return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain, short)
 
     def is_served_by(self, outcome: Claimed | Exception) -> bool:
-        """Whether there is no more to wish for, or to be had: what a repeated call gets says nothing about what is ready."""
+        """Whether there is no more to wish for, or to be had now: what a repeated call gets says nothing about what is ready."""
         if isinstance(outcome, Exception):
             return True
-        return outcome.drain or outcome.repeated or len(outcome.leases) == self.claim.max_messages
+        return outcome.drain or outcome.repeated or outcome.short or len(outcome.leases) == self.claim.max_messages
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +147,11 @@ class Line:
             self._place.floors.lower(firsts)
         self._dry = False
         self._woken.set()
+
+    @property
+    def rests(self) -> bool:
+        """Whether nobody waits here, and the next claim begins at the front: whatever becomes ready is nothing to it."""
+        return not self.callers and self._server is None and not self._place.floors
 
     async def look_below(self, pool: Pool) -> None:
         """Look for messages that are ready, and that no claim would find because this replica has not heard of it.
@@ -268,8 +275,8 @@ class Line:
         return batch
 
     def _answer(self, caller: _Caller, outcome: Claimed | Exception) -> None:
-        """Answer a caller, unless there is nothing to tell and it waits on."""
-        if isinstance(outcome, Exception) or outcome.leases or outcome.drain or not caller.patient:
+        """Answer a caller, unless there is nothing to tell and it waits on, for messages or for its turn."""
+        if isinstance(outcome, Exception) or outcome.leases or outcome.drain or not (caller.patient or outcome.short):
             self._settle(caller, outcome)
 
     async def _grant(self, batch: list[_Caller]) -> Sequence[Claimed | Exception]:
@@ -303,7 +310,7 @@ class Line:
             if caller.claim.name in known:
                 return caller.claimed(known[caller.claim.name], repeated=True)
             grant = next(grants)
-            return caller.claimed(grant.leases, drain=grant.drain)
+            return caller.claimed(grant.leases, drain=grant.drain, short=grant.short)
 
         return [answer(caller) for caller in batch]
 

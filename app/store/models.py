@@ -100,7 +100,8 @@ class Message(SQLModel, table=True):
 
     `attempts_before` and `unconfirmed_before` are how much of the two counts no longer counts towards their limits: what was used up
     before it became a dead letter. `started_at` is when its newest lease was granted. `source_queue` names the queue that a dead letter
-    came from. A `dedup_key` is known in the queue that it was sent to, wherever its message is by now.
+    came from. A `dedup_key` is known in the queue that it was sent to, wherever its message is by now. `size` is how many bytes its body
+    and headers take as text; null if an older version has stored it.
     """
 
     __table_args__ = (
@@ -179,6 +180,7 @@ class Message(SQLModel, table=True):
     attempts_before: int = Field(sa_column=_total())
     unconfirmed_before: int = Field(sa_column=_total())
     max_attempts: int | None = Field(sa_column=Column(Integer))
+    size: int | None = Field(sa_column=Column(BigInteger))
     priority: int = Field(sa_column=Column(SmallInteger, nullable=False))
     status: str = Field(sa_column=Column(Text, nullable=False))
     ended_by: str | None = Field(sa_column=Column(Text))

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 from collections import OrderedDict
 from collections.abc import Container, Iterator
+from weakref import WeakValueDictionary
 
 import asyncpg
 import structlog
@@ -16,18 +17,24 @@ from app.store.pick import Filter
 from app.store.queues import QueueRef
 from app.store.ready import QueueFirsts
 
-_IDLE_LINES = 10_000
+_MOST_LINES = 10_000
 
 log = structlog.get_logger(__name__)
 
 
 class Parking:
-    """The lines in front of all queues, one per filter, each with its place in the rotation over fairness keys."""
+    """The lines in front of all queues, one per filter, each with its place in the rotation over fairness keys.
+
+    For that place they are remembered, up to a number. What becomes ready is told only to those of its queue that are in use, so that
+    nobody waits for the sake of filters that were asked for once.
+    """
 
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
         self._lines: OrderedDict[tuple[int, Filter], Line] = OrderedDict()
-        self._of_queue: dict[int, dict[Filter, Line]] = {}
+        self._in_use: dict[int, dict[Filter, Line]] = {}
+        # One turn for all lines of a queue: claims that wait for its row, as they do if it limits its leases, hold one connection.
+        self._turns: WeakValueDictionary[int, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
         self._impatient = 0  # calls that wait for the database, but not for messages
 
@@ -64,38 +71,40 @@ class Parking:
     def wake(self, ready: QueueFirsts) -> None:
         """Serve the lines of these queues: they may have ready messages."""
         for queue_id, firsts in ready.items():
-            for line in self._of_queue.get(queue_id, {}).values():
+            for line in self._in_use.get(queue_id, {}).values():
                 line.wake(firsts)
 
     def wake_all(self) -> None:
         """Serve all lines, for whatever they may have missed."""
-        self.wake({queue_id: {None: 0} for queue_id in self._of_queue})
+        self.wake({queue_id: {None: 0} for queue_id in self._in_use})
 
     async def look_below(self, pool: Pool) -> None:
-        """Have each line look for messages that it has left behind. One that fails keeps no other from it."""
+        """Have each line look for messages that it has left behind. One that fails keeps no other from it. One that rests is put away."""
         failed: list[Exception] = []
-        for line in list(self._lines.values()):
+        for place, line in self._lines_in_use():
             try:
                 await line.look_below(pool)
             except (UnavailableError, asyncpg.PostgresError) as error:
                 failed.append(error)
+            if line.rests:
+                self._put_away(*place)
         if failed:
             log.warning("not looked below the floors", lines=len(failed), reason=str(failed[-1]) or type(failed[-1]).__name__)
 
     def dismiss(self) -> None:
         """Send everybody away empty, and let nobody wait from now on: the service is stopping."""
         self._closed = True
-        for line in self._lines.values():
+        for _, line in self._lines_in_use():
             line.dismiss()
 
     def dismiss_workers(self, workers: Container[str]) -> None:
         """Send away whoever waits for these workers: they are to stop taking work."""
-        for line in self._lines.values():
+        for _, line in self._lines_in_use():
             line.dismiss(workers)
 
     @property
     def parked(self) -> int:
-        return sum(len(line.callers) for line in self._lines.values())
+        return sum(len(line.callers) for _, line in self._lines_in_use())
 
     @contextlib.contextmanager
     def _within_limit(self) -> Iterator[None]:
@@ -109,24 +118,30 @@ class Parking:
             self._impatient -= 1
 
     def _line(self, queue: QueueRef, wanted: Filter) -> Line:
+        """Return a line, which is in use from now on."""
         line = self._lines.get((queue.id, wanted))
         if line is None:
             self._forget_idle()
-            siblings = self._of_queue.setdefault(queue.id, {})
-            # One turn for all: claims from a queue that limits its leases wait for its row with one connection, not with all there are.
-            turn = next((each.turn for each in siblings.values()), None) or asyncio.Lock()
-            line = self._lines[queue.id, wanted] = siblings[wanted] = Line(queue, wanted, self._serving, turn)
+            turn = self._turns.setdefault(queue.id, asyncio.Lock())
+            line = self._lines[queue.id, wanted] = Line(queue, wanted, self._serving, turn)
         self._lines.move_to_end((queue.id, wanted))
+        self._in_use.setdefault(queue.id, {})[wanted] = line
         return line
 
+    def _lines_in_use(self) -> list[tuple[tuple[int, Filter], Line]]:
+        return [((queue_id, wanted), line) for queue_id, lines in self._in_use.items() for wanted, line in lines.items()]
+
     def _forget_idle(self) -> None:
-        if len(self._lines) < _IDLE_LINES:
+        if len(self._lines) < _MOST_LINES:
             return
         idle = next((place for place, line in self._lines.items() if not line.callers), None)
-        if idle is None:
-            return
-        del self._lines[idle]
-        queue_id, wanted = idle
-        del self._of_queue[queue_id][wanted]
-        if not self._of_queue[queue_id]:
-            del self._of_queue[queue_id]
+        if idle is not None:
+            del self._lines[idle]
+            self._put_away(*idle)
+
+    def _put_away(self, queue_id: int, wanted: Filter) -> None:
+        """Have a line in use no more."""
+        lines = self._in_use.get(queue_id, {})
+        lines.pop(wanted, None)
+        if not lines:
+            self._in_use.pop(queue_id, None)

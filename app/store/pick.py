@@ -7,7 +7,11 @@ the queue's row is held, $6 messages set aside, $7 the worker of each slot, $8 t
 
 from dataclasses import dataclass
 
+from app.store.sending import size_of
 from app.store.times import BEAT_INTERVAL, EXTENSION, VISIBILITY_TIMEOUT
+
+ANSWER_BYTES = 8 * 1024 * 1024
+"""When the bodies and headers of the messages picked are so large together, the rest stays ready: an answer must fit into memory."""
 
 _READY = "message.shard = $1 and message.queue_id = $2 and message.status = 'pending'"
 # The same for claims with a filter, worded as their indexes are. `message_ready` does not fit this wording: in order of keys like them, it
@@ -15,6 +19,7 @@ _READY = "message.shard = $1 and message.queue_id = $2 and message.status = 'pen
 _FILTERED = "message.shard = $1 and message.queue_id = $2 and message.status between 'pending' and 'pending'"
 # And once more for a work type and a task together, so that neither of the indexes for one of them is taken.
 _FILTERED_TWICE = "message.shard = $1 and message.queue_id = $2 and message.status > 'in_progress' and message.status < 'scheduled'"
+_SIZE = f"coalesce(message.size, {size_of('message')})::int"
 _PICK_ARGUMENTS = 12
 _BELOW_ARGUMENTS = 6
 _TIMES = {"visibility_timeout": VISIBILITY_TIMEOUT, "extension": EXTENSION, "beat_interval": BEAT_INTERVAL}
@@ -95,9 +100,14 @@ turn as materialized (
     group by fairness_key
 ),
 picked as materialized (
-    select ready.shard, ready.id, row_number() over () as nth
-    from (select * from turn order by again, position) as turn
-    cross join lateral ({ready}) as ready
+    select shard, id, nth, bytes
+    from (
+        select ready.*, row_number() over so_far as nth, sum(ready.size) over so_far as bytes
+        from (select * from turn order by again, position) as turn
+        cross join lateral ({ready}) as ready
+        window so_far as (rows unbounded preceding)
+    ) as ready
+    where bytes - size < {answer_bytes}
 )
 """
 
@@ -139,6 +149,7 @@ def _pick(index: str, ready: str, filters: int) -> Pick:
     condition = ready.format(*_numbers(_PICK_ARGUMENTS, filters))
     sql = _PICK.format(
         **_TIMES,
+        answer_bytes=ANSWER_BYTES,
         index=index,
         first_key=_first_key(condition),
         later_key=_later_key(condition),
@@ -164,11 +175,12 @@ def _pick_by_type(index: str, ready: str, filters: int) -> Pick:
         )"""
     sql = _PICK.format(
         **_TIMES,
+        answer_bytes=ANSWER_BYTES,
         index=index,
         first_key=key.format(_first_key(condition)),
         later_key=key.format(_later_key(condition)),
         ready=f"""
-        select message.shard, message.id
+        select message.shard, message.id, candidate.size
         from (
             select candidate.*
             from {types}
@@ -240,7 +252,7 @@ def _of_turn(ready: str, most: str, locking: str = "") -> str:
         select ready.*
         from stretch
         cross join lateral (
-            select message.shard, message.id, -message.priority::int as rank
+            select message.shard, message.id, -message.priority::int as rank, {_SIZE} as size
             from message
             where {ready} and message.fairness_key = turn.fairness_key and message.id <> all($6::bigint[])
               and (-message.priority::int, message.id) > (coalesce(stretch.first_rank, -32768), coalesce(stretch.first_id, 0))

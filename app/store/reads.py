@@ -9,6 +9,9 @@ from app.store.recheck import BLOCK
 from app.store.states import in_state
 from app.store.workers import HOLDS
 
+_PAGE_CHARACTERS = 8 * 1024 * 1024
+_PREFETCHED = 16
+
 _MESSAGE_FACTS = """
     message.id, queue.name as queue, message.status, message.body, message.headers, message.priority, message.fairness_key,
     message.work_type, message.task_id, message.created_at, message.available_at, message.finished_at, message.generation,
@@ -128,9 +131,22 @@ class Reads:
         rows = await fetch(self._pool, _MESSAGE, self._shards, message_id)
         return rows[0] if rows else None
 
-    async def messages(self, shard: int, queue_id: int, statuses: Sequence[str], after: int, limit: int) -> list[Row]:
-        """Return up to `limit` messages in one of these states, oldest first, from the first after the id `after` on."""
-        return await fetch(self._pool, MESSAGES, shard, queue_id, statuses, after, limit)
+    async def messages(self, shard: int, queue_id: int, statuses: Sequence[str], after: int, limit: int) -> tuple[list[Row], bool]:
+        """Return messages in one of these states, oldest first, from the first after the id `after` on, and whether there are more.
+
+        There are up to `limit`, or of large ones as many as one page holds: no more than these are read.
+        """
+        rows: list[Row] = []
+        size = 0
+        with answering():
+            async with self._pool.acquire() as connection, connection.transaction(readonly=True):
+                arguments = (shard, queue_id, statuses, after, limit + 1)
+                async for row in connection.cursor(MESSAGES, *arguments, prefetch=_PREFETCHED):
+                    if len(rows) == limit or size >= _PAGE_CHARACTERS:
+                        return rows, True
+                    rows.append(row)
+                    size += sum(len(row[name] or "") for name in ("body", "headers", "output"))
+        return rows, False
 
     async def checkpoints(self, message_id: int) -> list[Row]:
         """Return a message's history, newest first."""

@@ -4,16 +4,16 @@ from collections.abc import Iterator
 
 from app.store.database import Pool, fetch
 from app.store.send_once import send_once
-from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of
+from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of, size_of
 
-SEND = """
+SEND = f"""
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages.
 -- Index: queue_pkey. Ids are handed out in order, and come back in order; a queue that is gone gets none.
 with open_queue as materialized (
     select id from queue where id = any($2) order by id for key share
 )
-insert into message (shard, queue_id, body, headers, priority, available_at, status, fairness_key, work_type, task_id, max_attempts)
-select $1, queue_id, body, headers, priority, now() + make_interval(secs => delay),
+insert into message (shard, queue_id, body, headers, size, priority, available_at, status, fairness_key, work_type, task_id, max_attempts)
+select $1, queue_id, body, headers, {size_of("item")}, priority, now() + make_interval(secs => delay),
        case when delay > 0 then 'scheduled' else 'pending' end, fairness_key, work_type, task_id, max_attempts
 from unnest($3::bigint[], $4::json[], $5::json[], $6::smallint[], $7::float8[], $8::text[], $9::text[], $10::text[], $11::int[])
      with ordinality as item(queue_id, body, headers, priority, delay, fairness_key, work_type, task_id, max_attempts, position)

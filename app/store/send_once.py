@@ -11,9 +11,9 @@ from itertools import accumulate, repeat
 import asyncpg
 
 from app.store.database import Pool, Row, fetch
-from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of
+from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of, size_of
 
-SEND_ONCE = """
+SEND_ONCE = f"""
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages. Then the new keys of each kind, in
 -- their order: where another replica is storing the same one, this waits for its commit.
 -- Index: queue_pkey, send_request_pkey, message_dedup, message_pkey.
@@ -60,9 +60,9 @@ remembered as (
     order by key collate "C", queue_id
 ),
 stored as (
-    insert into message (shard, id, queue_id, dedup_queue_id, dedup_key, body, headers, priority, available_at, status, fairness_key,
-                         work_type, task_id, max_attempts)
-    select $1, id, queue_id, case when dedup_key is not null then queue_id end, dedup_key, body, headers, priority,
+    insert into message (shard, id, queue_id, dedup_queue_id, dedup_key, body, headers, size, priority, available_at, status,
+                         fairness_key, work_type, task_id, max_attempts)
+    select $1, id, queue_id, case when dedup_key is not null then queue_id end, dedup_key, body, headers, {size_of("item")}, priority,
            now() + make_interval(secs => delay), case when delay > 0 then 'scheduled' else 'pending' end, fairness_key, work_type, task_id,
            max_attempts
     from unnest((select ids from named), $9::bigint[], $10::text[], $11::json[], $12::json[], $13::smallint[], $14::float8[], $15::text[],

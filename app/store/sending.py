@@ -27,6 +27,11 @@ class NewMessage(NamedTuple):
         return "scheduled" if self.delay > 0 else "pending"
 
 
+def size_of(message: str) -> str:
+    """Return the SQL for how many bytes the body and the headers of the row `message` take as text."""
+    return f"octet_length({message}.body::text) + coalesce(octet_length({message}.headers::text), 0)"
+
+
 def columns_of(messages: Sequence[NewMessage]) -> tuple[tuple[object, ...], ...]:
     """Lay messages out as the arrays that every statement which stores them ends with."""
     *columns, _dedup_keys = zip(*messages, strict=True)

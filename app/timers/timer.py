@@ -6,7 +6,7 @@ restart re-arms nothing: what is due is in the database, and the first thing tha
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import asyncpg
@@ -28,8 +28,6 @@ _SHORTEST_SLEEP_S = 0.003
 _LONGEST_HASTE_S = 0.1
 """Rows that are due but in another's hands are looked at again after the shortest sleep, then after twice that, up to this."""
 _BACKOFF_S = 0.1
-_NOT_KNOWN: Mapping[str, float] = dict.fromkeys(("recheck", "reclaim", "promote"), 0.0)
-"""When each verb has something to do: at any moment."""
 _LATENESS_S = 2.0
 """How long a transaction may take, from its beginning, to make something due that the next sweep but one still finds by itself."""
 
@@ -95,7 +93,7 @@ class Timer:
 
     def _works_of(self, shard: int, window: "_Window", stats: RecoveryStats) -> "list[_Work]":
         store, pool, aside = self._store, self._pool, self._aside
-        due = window.open()
+        window.open()
 
         async def reclaim(limit: int) -> int:
             done = await store.reclaim(shard, limit, aside.ids(), window.reach)
@@ -116,7 +114,7 @@ class Timer:
             _Work("reclaim", reclaim, lambda: first_lease(pool, shard, aside.ids(), window.reach)),
             _Work("promote", promote, lambda: first_delayed(pool, shard, aside.ids(), window.reach)),
         ]
-        return [work for work in works if work.verb in due]
+        return [work for work in works if window.has_due(work.verb)]
 
     def _forget_plans(self) -> None:
         """Let the next sweep do all kinds of work: something has become due earlier than planned."""
@@ -192,21 +190,23 @@ class _Window:
         self._first: float | None = None  # the moment from which on it looks; None is the beginning of time
         self._began = 0.0
         self._whole_due = 0.0
-        self._due_at = _NOT_KNOWN
+        self._due_at: dict[str, float] = {}  # when each verb has something to do, as far as it is known; else it may be at any moment
 
     @property
     def reach(self) -> float | None:
         """Seconds from now that a statement has to look back, None for everything."""
         return None if self._first is None else time.monotonic() - self._first
 
-    def open(self) -> Collection[str]:
-        """Begin a sweep, of everything if that is due. Returns the verbs that may have something to do."""
+    def open(self) -> None:
+        """Begin a sweep, of everything if that is due."""
         self._began = time.monotonic()
-        due_at, self._due_at = self._due_at, _NOT_KNOWN
         if self._began >= self._whole_due:
             self._first = None
-            return _NOT_KNOWN
-        return [verb for verb, moment in due_at.items() if moment <= self._began]
+            self.forget_plan()
+
+    def has_due(self, verb: str) -> bool:
+        """Whether the sweep may find something to do by this verb."""
+        return self._due_at.get(verb, 0.0) <= self._began
 
     def close(self, due: Mapping[str, float], *, walked: float) -> None:
         """End a sweep after which each verb has something to do in so many seconds.
@@ -221,4 +221,4 @@ class _Window:
 
     def forget_plan(self) -> None:
         """Let the next sweep do everything that is due, whatever was planned."""
-        self._due_at = _NOT_KNOWN
+        self._due_at = {}
