@@ -11,6 +11,7 @@ import leasebeat
 from leasebeat import Client, Worker
 
 PATIENCE_S = 60.0
+LESS_HASTE_S = 20.0  # longer than a machine stands still, and not as long as the end of a worker is waited for
 HASTE = (
     "_task.FLUSH_TIMEOUT_S",
     "_worker.FLUSH_TIMEOUT_S",
@@ -87,14 +88,14 @@ def willing(service: ScriptedService) -> ScriptedService:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """What workers do in haste as they end is given time: the machine may stand still for seconds."""
     for name in HASTE:
-        monkeypatch.setattr(f"leasebeat.{name}", PATIENCE_S)
+        monkeypatch.setattr(f"leasebeat.{name}", LESS_HASTE_S)
 
 
 @pytest.fixture
 def start(willing: ScriptedService) -> Iterator[Start]:
     """Start workers; they end with the test. No call of theirs runs out of time because the machine stands still."""
     started: list[Running] = []
-    with Client(willing.url, timeout=PATIENCE_S) as client:
+    with Client(willing.url, timeout=LESS_HASTE_S) as client:
 
         def begin(handler: leasebeat.Handler, queues: str | list[str] = "default", **options: Any) -> Running:
             started.append(Running(Worker(client, queues, handler, **{"drain_timeout": PATIENCE_S, **options})))
