@@ -119,8 +119,8 @@ def wait_for_loss(message: LeasedMessage, context: Context) -> None:
 
 def hang(message: LeasedMessage, context: Context) -> None:
     """Leave the process's id in a file, then pay no attention to anything, not even to SystemExit."""
-    context.beat()
     Path(message.body).write_text(str(os.getpid()), encoding="utf-8")
+    context.beat()
     while True:
         try:
             time.sleep(60)
@@ -130,9 +130,9 @@ def hang(message: LeasedMessage, context: Context) -> None:
 
 def hang_politely(message: LeasedMessage, context: Context) -> None:
     """The same, but end when asked, and leave word of it."""
-    context.beat()
-    Path(message.body).write_text(str(os.getpid()), encoding="utf-8")
     try:
+        Path(message.body).write_text(str(os.getpid()), encoding="utf-8")
+        context.beat()
         time.sleep(60)
     finally:
         Path(f"{message.body}.ended").touch()
@@ -149,7 +149,7 @@ def with_a_child_that_lives_on(message: LeasedMessage, _context: Context) -> Non
     """Fork a child that holds copies of all pipes, then die."""
     child = os.fork()
     if child == 0:
-        time.sleep(20)
+        time.sleep(90)
         os._exit(0)
     Path(message.body).write_text(str(child), encoding="utf-8")
     os.kill(os.getpid(), signal.SIGKILL)

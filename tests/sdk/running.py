@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from harness.wait import until
-from sdk.scripted_service import Answer, Received, ScriptedService
+from sdk.scripted_service import Answer, Received, ScriptedService, Step
 
 import leasebeat
 from leasebeat import Client, Context, Worker
@@ -61,6 +61,25 @@ def grant(*leases: dict[str, Any], drain: bool = False) -> Answer:
 def paths(service: ScriptedService) -> list[str]:
     """What was asked besides claims, in order."""
     return [request.path for request in service.received if request.path != CLAIM]
+
+
+def grant_until_settled(service: ScriptedService, lease: dict[str, Any]) -> Step:
+    """Grant a lease that soon runs out, and again if that was before its handler could begin, until something is settled.
+
+    So a machine that stands still for longer than the lease only makes the test longer.
+    """
+    settlements = {"/ack", "/nack", "/release"}
+    return lambda request: grant(lease) if settlements.isdisjoint(paths(service)) else park(request)
+
+
+def rounds(service: ScriptedService) -> list[list[Received]]:
+    """What was asked from each claim on to the next one, the claim first. The last round may go on."""
+    found: list[list[Received]] = []
+    for request in list(service.received):
+        if request.path == CLAIM:
+            found.append([])
+        found[-1].append(request)
+    return found
 
 
 def beat_until(context: Context, enough: Callable[[], object]) -> None:
@@ -112,6 +131,33 @@ def until_extended(
 def _ends(client: Client, queue: str, message_id: str | None) -> dict[str, datetime]:
     leases = client.list_leases(queue=queue).items
     return {lease.message_id: lease.expires_at for lease in leases if message_id in (None, lease.message_id)}
+
+
+class Standstills:
+    """Notices, while the block runs, that this process or the whole machine stands still."""
+
+    TICK_S = 0.02
+    LEAST_S = 0.2
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="standstills", daemon=True)
+
+    def _watch(self) -> None:
+        looked_at = time.monotonic()
+        while not self._over.wait(self.TICK_S):
+            now = time.monotonic()
+            self.seen = self.seen or now - looked_at > self.LEAST_S
+            looked_at = now
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 @contextmanager

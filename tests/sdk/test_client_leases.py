@@ -36,6 +36,7 @@ CALLS: dict[str, Callable[[Lease], Call[Any]]] = {
 
 
 @pytest.mark.scar(24)
+@pytest.mark.timed
 def test_an_attempt_that_hangs_leaves_time_for_another_on_a_fresh_connection(service: ScriptedService) -> None:
     ended = threading.Event()
 
@@ -54,6 +55,7 @@ def test_an_attempt_that_hangs_leaves_time_for_another_on_a_fresh_connection(ser
     assert first.connection != second.connection
 
 
+@pytest.mark.timed
 def test_a_service_that_hangs_is_given_up_with_the_lease(service: ScriptedService) -> None:
     service.on("POST", "/beat", Answer({}, delay=90.0))
     with Client(service.url, timeout=90) as client:

@@ -30,7 +30,7 @@ def client(server: Server) -> Iterator[Client]:
 @pytest.fixture
 def queue(client: Client) -> Iterator[str]:
     name = f"sdk-{uuid.uuid4().hex[:8]}"
-    client.put_queue(name, visibility_timeout=30, extension=30, beat_interval=10)
+    client.put_queue(name, visibility_timeout=60, extension=60, beat_interval=20)
     yield name
     client.delete_queue(name, force=True)
 
@@ -77,12 +77,12 @@ def test_a_lease_from_claim_to_ack(client: Client, queue: str) -> None:
     sent = client.send(queue, "work")
     (lease,) = client.claim(queue, worker_id="worker-1")
     assert (lease.message.id, lease.message.body, lease.generation, lease.attempt) == (sent.id, "work", 1, 1)
-    assert 10 < lease.remaining() <= 30
+    assert 30 < lease.remaining() <= 60
     assert client.claim(queue, worker_id="worker-2") == ()
     assert client.beat(lease, progress=3, detail={"step": 1}, worker_id="worker-1").status == "extended"
     held = client.beat(lease, progress=4)
     assert held.status == "held"
-    assert 0 < (held.next_beat_in or 0) <= 10
+    assert 0 < (held.next_beat_in or 0) <= 20
     (active,) = client.list_leases(queue=queue, worker_id="worker-1").items
     assert (active.message_id, active.progress, active.detail, active.expired) == (sent.id, 4, {"step": 1}, False)
     assert client.list_leases(queue=queue, overdue=True).items == ()

@@ -2,20 +2,20 @@ import logging
 import os
 import signal
 import threading
-import time
 
 import pytest
+from sdk.conftest import Clock
 
 from leasebeat import Heartbeat
 
 
-def test_elapsed_counts_from_the_last_beat() -> None:
+def test_elapsed_counts_from_the_last_beat(clock: Clock) -> None:
     heartbeat = Heartbeat()
-    time.sleep(0.05)
-    before = heartbeat.elapsed()
+    clock.now += 5.0
+    assert heartbeat.elapsed() == 5.0
     heartbeat.beat()
-    assert before >= 0.05
-    assert heartbeat.elapsed() < before
+    clock.now += 2.0
+    assert heartbeat.elapsed() == 2.0
 
 
 def test_callbacks_run_in_order_on_each_beat_until_removed() -> None:

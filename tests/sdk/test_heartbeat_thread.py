@@ -125,7 +125,7 @@ def test_it_extends_the_lease_for_as_long_as_the_work_takes(
     until_extended(client, queue, 3)
     assert held(api, queue)["generation"] == 1
     assert manager.release_lease(acquired.work_item_id)
-    heartbeat.stop()
+    heartbeat.stop(timeout=LONG)
     assert told.at == []
     message = api.message(acquired.work_item_id)
     assert (message["status"], message["attempt_count"], message["generation"]) == ("completed", 0, 1)
@@ -136,10 +136,11 @@ def test_the_first_beat_goes_out_at_once(manager: LeaseManager, acquired: Lease,
     until(lambda: held(api, queue)["last_beat_at"])
 
 
+@pytest.mark.timed
 def test_beats_come_sooner_than_the_interval_where_the_lease_is_shorter(scripted: Scripted, service: ScriptedService, begin: Begin) -> None:
-    service.on("POST", "/beat", beats(expires_in=8.0))
+    service.on("POST", "/beat", beats(expires_in=4.0))
     told = Told()
-    begin(*scripted(expires_in=8.0), 3600, on_lease_lost=told)
+    begin(*scripted(expires_in=4.0), 3600, on_lease_lost=told)
     service.wait_for("/beat", 2)
     assert told.at == []
 
@@ -152,6 +153,7 @@ def test_beats_come_as_often_as_asked_for(scripted: Scripted, service: ScriptedS
 
 
 @pytest.mark.scar(12)
+@pytest.mark.timed
 def test_a_stuck_worker_loses_its_lease_where_progress_is_required(
     manager: LeaseManager, client: Client, api: Api, queue: str, begin: Begin
 ) -> None:
@@ -171,8 +173,8 @@ def test_a_stuck_worker_loses_its_lease_where_progress_is_required(
     until_extended(client, queue, 3)
     assert told.at == []
     moving = False
-    until(lambda: told.at, timeout=LONG)
-    until(lambda: api.message(acquired.work_item_id)["expired_count"] == 1, timeout=LONG)
+    until(lambda: told.at)
+    until(lambda: api.message(acquired.work_item_id)["expired_count"] == 1)
     assert api.message(acquired.work_item_id)["progress"] == done
 
 
@@ -204,7 +206,7 @@ def test_a_lease_that_ran_out_is_lost(
     told = Told()
     heartbeat = begin(manager, acquired.work_item_id, 0.2, on_lease_lost=told)
     run_out(acquired.work_item_id)
-    until(lambda: told.at, timeout=LONG)
+    until(lambda: told.at)
     until(lambda: not heartbeat.is_running())
     assert len(told.at) == 1
     assert f"Work item {acquired.work_item_id} counts as lost: the lease of message {acquired.work_item_id} ran out" in caplog.messages
@@ -223,7 +225,7 @@ def test_a_lease_that_somebody_else_holds_is_lost_and_left_alone(
     (taken,) = client.claim(queue, worker_id="worker-1", wait=LONG, visibility_timeout=60)
     before = held(api, queue)["expires_at"]
     beating.set()
-    until(lambda: told.at, timeout=LONG)
+    until(lambda: told.at)
     until(lambda: not heartbeat.is_running())
     assert held(api, queue)["expires_at"] == before
     with pytest.raises(LeaseConflictError):
@@ -279,6 +281,7 @@ def test_the_deadline_is_heard_on_time_though_a_call_hangs(scripted: Scripted, s
     assert 1.9 < told.at[0] - asked_at < 30
 
 
+@pytest.mark.timed
 def test_a_call_that_hangs_leaves_time_for_another(scripted: Scripted, service: ScriptedService, begin: Begin) -> None:
     hang = threading.Event()
     service.on("POST", "/beat", break_once(hang), beats(expires_in=60.0))
@@ -294,12 +297,13 @@ def test_a_call_that_hangs_leaves_time_for_another(scripted: Scripted, service: 
 def test_a_lease_outlives_a_moment_without_the_service(scripted: Scripted, service: ScriptedService, begin: Begin) -> None:
     service.on("POST", "/beat", Break(), Break(), problem(503, "unavailable", headers={"retry-after": "5"}), beats())
     told = Told()
-    begin(*scripted(expires_in=12.0), 0.2, on_lease_lost=told)
+    begin(*scripted(), 0.2, on_lease_lost=told)
     assert [request.path for request in service.wait_for("/beat", 5)]
     assert told.at == []
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timed
 def test_a_service_that_is_away_for_half_a_lease_costs_nothing(
     manager: LeaseManager, client: Client, server: Server, api: Api, queue: str, begin: Begin
 ) -> None:
@@ -318,7 +322,7 @@ def test_a_service_that_is_away_for_half_a_lease_costs_nothing(
         relay.cut(server.port)
         until_extended(client, queue)
         assert manager.release_lease(acquired.work_item_id, output_data="done")
-        heartbeat.stop()
+        heartbeat.stop(timeout=LONG)
     assert told.at == []
     message = api.message(acquired.work_item_id)
     assert (message["status"], message["output"], message["generation"]) == ("completed", "done", 1)
@@ -354,6 +358,7 @@ except LeaseLostError as error:
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timed
 def test_a_process_that_was_frozen_hears_of_its_loss_before_its_next_beat(server: Server, client: Client, queue: str) -> None:
     """For longer than its lease. Somebody else has done the work meanwhile."""
     client.put_queue(queue, visibility_timeout=8, extension=8, beat_interval=0.2)
@@ -418,7 +423,7 @@ def test_a_loss_that_is_found_after_stop_is_not_told(scripted: Scripted, service
 def test_lifecycle(manager: LeaseManager, acquired: Lease, api: Api, queue: str) -> None:
     heartbeat = HeartbeatThread(manager, acquired.work_item_id, 0.1)
     assert not heartbeat.is_running()
-    heartbeat.stop()
+    heartbeat.stop(timeout=LONG)
     heartbeat.start()
     heartbeat.start()
     assert heartbeat.is_running()
@@ -431,7 +436,7 @@ def test_lifecycle(manager: LeaseManager, acquired: Lease, api: Api, queue: str)
     heartbeat.start()
     assert heartbeat.is_running()
     until(lambda: held(api, queue)["last_beat_at"] > stopped_at)
-    heartbeat.stop()
+    heartbeat.stop(timeout=LONG)
 
 
 def test_stop_ends_a_long_interval_at_once(scripted: Scripted, service: ScriptedService, begin: Begin) -> None:
@@ -451,7 +456,7 @@ def test_stop_waits_no_longer_than_it_is_told(scripted: Scripted, service: Scrip
     heartbeat.stop(timeout=0.1)
     assert heartbeat.is_running()
     hang.set()
-    until(lambda: not heartbeat.is_running(), timeout=LONG)
+    until(lambda: not heartbeat.is_running())
 
 
 def test_the_callback_may_stop_its_own_thread(scripted: Scripted, service: ScriptedService) -> None:
@@ -459,7 +464,7 @@ def test_the_callback_may_stop_its_own_thread(scripted: Scripted, service: Scrip
     returned = threading.Event()
 
     def stop() -> None:
-        heartbeat.stop()
+        heartbeat.stop(timeout=LONG)
         returned.set()
 
     heartbeat = HeartbeatThread(*scripted(), on_lease_lost=stop)
@@ -512,7 +517,7 @@ def test_start_heartbeat_finds_what_another_manager_acquired(
         assert heartbeat.is_running()
         until(lambda: held(api, queue)["last_beat_at"])
     finally:
-        heartbeat.stop()
+        heartbeat.stop(timeout=LONG)
     assert manager.release_lease(acquired.work_item_id)
 
 
@@ -530,10 +535,10 @@ def test_a_forked_child_has_no_thread_until_it_starts_one(
         heartbeat.start()
         os.read(read_end, 1)
         os._exit(int(inherited) + 2 * int(not heartbeat.is_running()))
-    heartbeat.stop()
+    heartbeat.stop(timeout=LONG)
     stopped_at = held(api, queue)["last_beat_at"]
     try:
-        until(lambda: held(api, queue)["last_beat_at"] > stopped_at, timeout=LONG)
+        until(lambda: held(api, queue)["last_beat_at"] > stopped_at)
     finally:
         os.write(write_end, b".")
         status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

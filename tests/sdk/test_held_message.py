@@ -2,12 +2,14 @@
 
 import time
 
+import pytest
 from sdk.running import CLAIM, grant
 from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease, verdicts
 
 from leasebeat import Client, HeldMessage
 
 
+@pytest.mark.timed
 def test_once_extended_its_calls_have_the_time_of_the_extended_lease(service: ScriptedService) -> None:
     """The first end would leave each attempt to ack 1.5 s, and cause a repeat."""
 

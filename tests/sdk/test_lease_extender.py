@@ -249,6 +249,7 @@ def test_lost_is_about_the_newest_attachment() -> None:
 
 
 @pytest.mark.scar(9)
+@pytest.mark.usefixtures("clock")
 @pytest.mark.parametrize("interval", [0.0, 60.0])
 def test_fifty_beats_on_a_failing_backend_make_one_call(interval: float, caplog: pytest.LogCaptureFixture) -> None:
     msg, heartbeat = RecordingMessage(raising(ConnectionError("backend is down"))), Heartbeat()

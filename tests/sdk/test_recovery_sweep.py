@@ -84,7 +84,7 @@ def sweep(recovering: Client) -> Iterator[RecoverySweep]:
 
 
 def wait_until_recovered(client: Client, message_id: str) -> None:
-    until(lambda: client.get_message(message_id).attempt_count == 1, timeout=LONG)
+    until(lambda: client.get_message(message_id).attempt_count == 1)
 
 
 def threads() -> list[str]:
@@ -116,7 +116,7 @@ def test_the_thread_recovers_again_and_again(client: Client, abandon: Abandon) -
             wait_until_recovered(client, abandoned)
             client.cancel_message(abandoned)
     finally:
-        sweep.stop()
+        sweep.stop(timeout=LONG)
     assert not sweep.is_running()
 
 
@@ -138,7 +138,7 @@ def test_scans_that_fail_back_off(service: ScriptedService, recovering: Client) 
     service.on("POST", "/recovery/sweep", problem(500, "internal"))
     sweep = RecoverySweep(recovering, scan_interval_seconds=3600)
     sweep.start()
-    first, second, third = (request.at for request in service.wait_for("/recovery/sweep", 3, timeout=LONG))
+    first, second, third = (request.at for request in service.wait_for("/recovery/sweep", 3))
     sweep.stop()
     assert 0.5 <= second - first < 3600
     assert 1.0 <= third - second < 3600
@@ -171,7 +171,7 @@ def test_statistics_say_whether_the_sweep_runs(client: Client) -> None:
     sweep = RecoverySweep(client)
     sweep.start()
     assert sweep.get_statistics()["is_running"] is True
-    sweep.stop()
+    sweep.stop(timeout=LONG)
     assert sweep.get_statistics()["is_running"] is False
 
 
@@ -247,7 +247,7 @@ def test_stop_need_not_wait(sweep: RecoverySweep, service: ScriptedService) -> N
     sweep.stop(timeout=0.1)
     assert sweep.is_running()
     answer.set()
-    until(lambda: not sweep.is_running(), timeout=LONG)
+    until(lambda: not sweep.is_running())
 
 
 @pytest.mark.scar(16)

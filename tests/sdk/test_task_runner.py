@@ -54,8 +54,8 @@ class Running:
         except BaseException as error:  # noqa: BLE001 - for the test to look at
             self.error = error
 
-    def ended(self, timeout: float = LONG) -> bool:
-        self.thread.join(timeout)
+    def ended(self) -> bool:
+        self.thread.join(60)
         return not self.thread.is_alive()
 
 
@@ -86,7 +86,7 @@ def once(client: Client, message_id: str, *statuses: str) -> Message:
         message = client.get_message(message_id)
         return message if message.status in statuses else None
 
-    message = until(reached, timeout=LONG)
+    message = until(reached)
     assert message is not None
     return message
 
@@ -218,6 +218,7 @@ def test_a_release_is_repeated_until_the_service_is_back(client: Client, server:
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timed
 def test_a_service_that_is_away_for_half_a_lease_costs_nothing(client: Client, server: Server, short: str, start: Start) -> None:
     """The beats that follow extend the lease as before."""
     lost: list[str] = []
@@ -271,6 +272,7 @@ runner.start()
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timed
 def test_a_runner_that_was_frozen_hears_of_its_loss_and_goes_on(server: Server, client: Client, short: str) -> None:
     """For longer than its lease. Somebody else has done the work meanwhile."""
     client.put_queue(short, visibility_timeout=8, extension=8, beat_interval=0.2)
@@ -378,7 +380,7 @@ def test_a_drained_worker_ends(client: Client, api: Api, queue: str, start: Star
     sent = client.send(queue, "work")
     running = start(TaskRunner(client, f"drained-{queue}", lambda _body: None, queue=queue))
     once(client, sent.id, "completed")
-    until(lambda: api.client.post(f"/workers/drained-{queue}/drain", json={}).status_code == 200, timeout=LONG)
+    until(lambda: api.client.post(f"/workers/drained-{queue}/drain", json={}).status_code == 200)
     assert running.ended()
     assert running.error is None
 
@@ -455,6 +457,7 @@ def test_an_interrupted_work_item_is_given_back_uncounted(client: Client, server
     assert (message.status, message.attempt_count, message.released_count) == ("pending", 0, 1)
 
 
+@pytest.mark.timed
 def test_giving_back_is_repeated_while_the_lease_lasts(service: ScriptedService) -> None:
     """Which was extended beyond the end that it was granted with."""
     ended = threading.Event()

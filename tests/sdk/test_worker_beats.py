@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from harness.wait import until
-from sdk.running import CLAIM, Start, beat_until, grant, park
+from sdk.running import CLAIM, Start, beat_until, grant, grant_until_settled, park
 from sdk.scripted_service import Answer, Received, ScriptedService, beat_result, beats, lease, message, problem
 
 from leasebeat import Context, LeasedMessage
@@ -16,7 +16,7 @@ from sdk import process_handlers
 
 @pytest.mark.scar(12)
 def test_a_handler_that_does_not_move_is_not_beaten_for(service: ScriptedService, start: Start) -> None:
-    service.on("POST", CLAIM, grant(lease(expires_in=2.0)), park)
+    service.on("POST", CLAIM, grant_until_settled(service, lease(expires_in=2.0)))
     start(lambda _message, context: context.lost.wait(60))
     service.wait_for("/ack")
     assert service.asked("/beat") == []
@@ -28,6 +28,7 @@ def test_one_beat_is_sent_once_though_its_interval_passes(service: ScriptedServi
 
     def handle(_message: LeasedMessage, context: Context) -> None:
         context.beat(progress=1)
+        service.wait_for("/beat")
         time.sleep(0.4)
 
     start(handle)
@@ -44,7 +45,7 @@ def test_beats_go_out_when_the_service_says_so_with_the_newest_report(service: S
 
         def beaten_for() -> bool:
             context.beat(progress=next(progress))
-            return len(service.asked("/beat")) == 3
+            return len(service.asked("/beat")) >= 3
 
         until(beaten_for)
 
@@ -74,9 +75,9 @@ def test_a_beat_that_the_database_refuses_is_repeated_after_a_pause(service: Scr
     service.on("POST", "/beat", beats("error", expires_in=None, next_beat_in=None))
 
     def handle(_message: LeasedMessage, context: Context) -> bool:
-        beat_until(context, lambda: len(service.asked("/beat")) == 5)
+        beat_until(context, lambda: len(service.asked("/beat")) >= 5)
         service.on("POST", "/beat", beats())
-        service.wait_for("/beat", 6)
+        service.wait_for("/beat", len(service.asked("/beat")) + 1)
         return context.lost.is_set()
 
     started = time.monotonic()
@@ -97,17 +98,18 @@ def test_a_refused_beat_pauses_no_other_lease(service: ScriptedService, start: S
     service.on("POST", "/beat", answer)
 
     def handle(_message: LeasedMessage, context: Context) -> None:
-        beat_until(context, lambda: calls().count(["good"]) > 1)
+        beat_until(context, lambda: calls().count(["good"]) > 1 and sent().count("bad") > 1)
 
     def calls() -> list[list[str]]:
         return [[item["receipt"] for item in request.body["leases"]] for request in service.asked("/beat")]
 
+    def sent() -> list[str]:
+        return [receipt for call in calls() for receipt in call]
+
     started = time.monotonic()
     start(handle, concurrency=2)
     service.wait_for("/ack", 2)
-    sent = [receipt for call in calls() for receipt in call]
-    assert sent.count("bad") > 1
-    assert time.monotonic() - started >= (sent.count("good") - 1) * 0.5, "spaced by a twentieth of the time left"
+    assert time.monotonic() - started >= (sent().count("good") - 1) * 0.5, "spaced by a twentieth of the time left"
 
 
 @pytest.mark.scar(11)
@@ -245,7 +247,7 @@ def test_a_call_that_is_refused_costs_no_lease_more_than_its_own_bad_detail(trou
     service.on("POST", CLAIM, grant(lease("first", message=message(id="first")), *leases), park)
     service.on("POST", "/beat", answer)
     start(handle, concurrency=9)
-    until(lambda: len(taken) == 9)
+    until(lambda: len(taken) >= 9)
     calls = len(service.asked("/beat"))
     assert {item["receipt"]: item.get("detail") for item in taken[1:]} == {body: None if body == "bad" else body for body in bodies}
     assert calls <= 12

@@ -17,7 +17,7 @@ import leasebeat
 from sdk import slow_handlers
 
 SOURCES = Path(leasebeat.__file__).parents[1]
-LONG = 40.0  # a process is started in a moment, but not on a busy machine
+LONG = 60.0  # a process is started in a moment, but not on a busy machine
 PATIENCE = "leasebeat._process_pool.START_PATIENCE_S"
 
 
@@ -32,6 +32,7 @@ def test_so_does_who_only_imports_the_package() -> None:
     subprocess.run([sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": str(SOURCES)}, check=True, timeout=LONG)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("slow_s", [0.0, slow_handlers.IMPORT_S / 2])
 def test_an_import_may_take_its_time_while_it_moves(
     slow_s: float, service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -74,6 +75,7 @@ def kill_idle(service: ScriptedService) -> int:
 
 
 @pytest.mark.rule(9)
+@pytest.mark.timed
 def test_a_lease_is_kept_while_a_process_is_started_for_it(service: ScriptedService, start: Start) -> None:
     """The one that was idle has died, and its successor takes longer to import the handler than the lease lasts."""
     expires_in = slow_handlers.IMPORT_S / 2
@@ -87,6 +89,7 @@ def test_a_lease_is_kept_while_a_process_is_started_for_it(service: ScriptedServ
     assert again["output"]["pid"] != pid
 
 
+@pytest.mark.timed
 def test_but_not_for_ever(service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It runs out, as any other that does not move, and the process is started anew."""
     monkeypatch.setattr(PATIENCE, 1.0)

@@ -5,12 +5,14 @@ import logging
 import socket
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from sdk.running import CLAIM, Start, grant, park, paths, program_process
-from sdk.scripted_service import Answer, Break, ScriptedService, Step, lease, message, problem, verdicts
+from harness.wait import until
+from sdk.running import CLAIM, Start, grant, park, paths, program_process, rounds
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, Step, lease, message, problem, verdicts
 
 import leasebeat
 from leasebeat import Context, LeasedMessage, Options, Worker
@@ -137,20 +139,34 @@ def test_an_output_without_json_form_is_a_nack(output: object, service: Scripted
     assert service.asked("/ack") == []
 
 
+def given_up(service: ScriptedService, enough: Callable[[list[Received]], bool]) -> list[Received]:
+    """Wait for a lease that a worker has given up after enough tries to settle it. Returns its claim and the tries.
+
+    A machine that stands still may leave a short lease no time for them: then the next one is looked at. All goes well with those after.
+    """
+
+    def ended() -> list[list[Received]]:
+        tried = [[request for request in each if request.path != "/beat"] for each in rounds(service)[:-1]]
+        return [each for each in tried if enough(each)]
+
+    found = until(ended)[0]
+    service.on("POST", CLAIM, park)
+    service.on("POST", "/ack", verdicts("acked", late=False))
+    service.on("POST", "/nack", verdicts("requeued"))
+    return found
+
+
 @pytest.mark.parametrize("status", [401, 404])
 def test_an_ack_that_is_turned_away_is_tried_while_its_lease_lasts_and_no_longer(
     status: int, service: ScriptedService, start: Start
 ) -> None:
     """By something in front of the service, it may be, and not for long. But no beat makes the lease longer for it."""
-    service.on("POST", CLAIM, grant(lease(expires_in=4.0)), park)
+    service.on("POST", CLAIM, grant(lease(expires_in=4.0)))
     service.on("POST", "/ack", Answer("no", status))
     start(lambda _message, _context: "done")
-    granted_at = service.wait_for(CLAIM)[0].at
-    service.wait_for(CLAIM, 2)
-    tries = service.asked("/ack")
-    assert len(tries) > 1
-    assert tries[-1].at - granted_at < 20, "no longer: a late ack is tried for half a minute"
-    assert paths(service) == ["/ack"] * len(tries)
+    claim, *tries = given_up(service, lambda asked: len(asked) > 2)
+    assert tries[-1].at - claim.at < 20, "no longer: a late ack is tried for half a minute"
+    assert set(paths(service)) == {"/ack"}
 
 
 def test_a_settlement_that_is_turned_away_for_a_moment_arrives(service: ScriptedService, start: Start) -> None:
@@ -206,11 +222,10 @@ def test_a_result_that_the_database_goes_on_refusing_does_not_keep_its_lease(
     service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leasebeat._task.LATE_ACK_GRACE_S", 0.2)
-    service.on("POST", CLAIM, grant(lease(expires_in=3.0)), park)
+    service.on("POST", CLAIM, grant(lease(expires_in=3.0)))
     service.on("POST", "/ack", verdicts("error", late=False))
     start(lambda _message, _context: "done")
-    service.wait_for("/ack", 2)
-    service.wait_for(CLAIM, 2)
+    given_up(service, lambda asked: len(asked) > 2)
     assert service.asked("/beat") == []
 
 
@@ -226,32 +241,35 @@ def test_a_nack_that_the_database_refuses_is_repeated(service: ScriptedService, 
 
 @pytest.mark.rule(6)
 def test_finished_work_is_acked_though_its_lease_ran_out_while_the_service_was_away(service: ScriptedService, start: Start) -> None:
-    service.on("POST", CLAIM, grant(lease(expires_in=3.0)), park)
+    acked: list[Received] = []
+
+    def answer(request: Received) -> Answer | Break:
+        if request.at < service.asked(CLAIM)[-1].at + 4:
+            return Break()
+        acked.append(request)
+        return verdicts("acked", late=True)(request)
+
+    service.on("POST", CLAIM, lambda request: park(request) if acked else grant(lease(expires_in=3.0)))
     service.on("POST", "/beat", Break())
-    back_at = time.monotonic() + 4
-    service.on("POST", "/ack", lambda request: Break() if time.monotonic() < back_at else verdicts("acked", late=True)(request))
+    service.on("POST", "/ack", answer)
     start(lambda _message, _context: "done")
-    service.wait_for(CLAIM, 2)
-    assert service.asked("/ack")[-1].at >= back_at
-    assert service.asked("/ack")[-1].body["leases"][0]["output"] == "done"
+    until(lambda: acked)
+    service.wait_for(CLAIM, len(service.asked(CLAIM)) + 1)
+    assert [request.body["leases"][0]["output"] for request in acked] == ["done"]
 
 
 def test_a_late_ack_is_given_up_in_the_end(service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leasebeat._task.LATE_ACK_GRACE_S", 3.0)
-    service.on("POST", CLAIM, grant(lease(expires_in=2.5)), park)
+    service.on("POST", CLAIM, grant(lease(expires_in=2.5)))
     service.on("POST", "/ack", problem(500, "internal"))
     service.on("POST", "/beat", problem(500, "internal"))
-    started = time.monotonic()
     start(lambda _message, _context: "done")
-    service.wait_for(CLAIM, 2)
-    assert 2.5 < service.asked("/ack")[-1].at - started < 30
-    tries = len(service.asked("/ack"))
-    time.sleep(0.3)
-    assert len(service.asked("/ack")) == tries
+    claim, *tries = given_up(service, lambda asked: asked[-1].at > asked[0].at + 2.5)
+    assert tries[-1].at - claim.at < 30
 
 
 def test_a_nack_is_given_up_when_the_lease_has_run_out(service: ScriptedService, start: Start) -> None:
-    service.on("POST", CLAIM, grant(lease(expires_in=3.0)), park)
+    service.on("POST", CLAIM, grant(lease(expires_in=3.0)))
     service.on("POST", "/nack", problem(500, "internal"))
     service.on("POST", "/beat", problem(500, "internal"))
 
@@ -259,9 +277,8 @@ def test_a_nack_is_given_up_when_the_lease_has_run_out(service: ScriptedService,
         raise OSError("disk full")
 
     start(handle)
-    began_at = service.wait_for("/nack")[0].at
-    service.wait_for(CLAIM, 2)
-    assert service.asked("/nack")[-1].at - began_at < 20
+    claim, *tries = given_up(service, lambda asked: len(asked) > 1)
+    assert tries[-1].at - claim.at < 20
 
 
 @pytest.mark.scar(15)
@@ -278,11 +295,9 @@ def test_the_next_message_is_claimed_only_when_a_slot_is_free(service: ScriptedS
     service.wait_for(CLAIM, 3)
     finish.set()
     service.wait_for("/ack", 2)
-    count = len(service.asked(CLAIM))
-    service.wait_for(CLAIM, count + 2)
     asked_for = [request.body["max_messages"] for request in service.asked(CLAIM)]
     assert asked_for[:3] == [2, 1, 1]
-    assert asked_for[-1] == 2
+    until(lambda: service.asked(CLAIM)[-1].body["max_messages"] == 2)
 
 
 @pytest.mark.scar(15)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from harness.wait import until
-from sdk.running import CLAIM, Start, beat_until, grant, park, paths
+from sdk.running import CLAIM, Start, beat_until, grant, grant_until_settled, park, paths
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, Step, beats, lease, message, problem, verdicts
 
 import leasebeat
@@ -186,8 +186,9 @@ def test_an_ack_under_way_is_waited_for(service: ScriptedService, start: Start) 
     assert service.asked("/release") == []
 
 
+@pytest.mark.timed
 def test_a_late_ack_holds_a_stopping_worker_up_no_longer_than_its_drain(service: ScriptedService, start: Start) -> None:
-    service.on("POST", CLAIM, grant(lease(expires_in=2.0)), park)
+    service.on("POST", CLAIM, grant_until_settled(service, lease(expires_in=2.0)))
     service.on("POST", "/ack", problem(500, "internal"))
     service.on("POST", "/beat", problem(500, "internal"))
     running = start(lambda _message, _context: "done", drain_timeout=2.5)
@@ -326,8 +327,13 @@ def test_signals_stop_the_worker_and_get_their_handlers_back(willing: ScriptedSe
 
 
 def test_a_worker_leaves_no_threads(service: ScriptedService, start: Start) -> None:
-    before = {thread.name for thread in threading.enumerate() if thread.name.startswith("leasebeat")}
+    """But perhaps for a moment: it waits for their ends, not for ever."""
+
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name.startswith("leasebeat")]
+
+    until(lambda: threads() == [])
     running = start(lambda _message, _context: None)
     service.wait_for("/ack")
     running.stop()
-    assert {thread.name for thread in threading.enumerate() if thread.name.startswith("leasebeat")} == before == set()
+    until(lambda: threads() == [])

@@ -24,12 +24,12 @@ def test_what_a_failed_claim_may_have_been_granted_is_given_back_while_another_q
     steps: list[Step] = [FAILS] * failures
     service.on("POST", A, *steps, grant(from_queue("a")), park)
     service.on("POST", B, grant(from_queue("b")), park)
-    start(lambda _message, _context: go_on.wait(20), queues=["a", "b"])
-    (released,) = service.wait_for("/release", timeout=15)
+    start(lambda _message, _context: go_on.wait(60), queues=["a", "b"])
+    (released,) = service.wait_for("/release")
     assert released.body["leases"] == [{"receipt": "of-a"}]
     assert service.asked("/ack") == [], "the other handler is still at work"
     go_on.set()
-    service.wait_for(A, failures + 2, timeout=15)
+    service.wait_for(A, failures + 2)
     names = [request.body["claim_id"] for request in service.asked(A)]
     assert len(set(names[: failures + 1])) == 1
     assert names[failures + 1] != names[0]
@@ -39,8 +39,8 @@ def test_with_a_slot_left_it_is_worked_on(service: ScriptedService, start: Start
     go_on = threading.Event()
     service.on("POST", A, FAILS, grant(from_queue("a")), park)
     service.on("POST", B, grant(from_queue("b")), park)
-    start(lambda message, _context: message.id == "a" or go_on.wait(20), queues=["a", "b"], concurrency=2)
-    (ack,) = service.wait_for("/ack", timeout=15)
+    start(lambda message, _context: message.id == "a" or go_on.wait(60), queues=["a", "b"], concurrency=2)
+    (ack,) = service.wait_for("/ack")
     go_on.set()
     assert ack.body["leases"] == [{"receipt": "of-a", "output": True}]
     assert service.asked("/release") == []

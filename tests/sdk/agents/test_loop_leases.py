@@ -76,6 +76,7 @@ def test_a_model_that_hangs_at_each_try_loses_its_lease(
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timed
 def test_a_service_that_is_away_for_half_a_lease_costs_nothing(
     server: Server, client: Client, new_queue: Callable[..., str], replies: Replies, start_chat: StartChat, adapter_for: AdapterFor
 ) -> None:
@@ -124,6 +125,7 @@ def dead_port(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.scar(9, 10)
+@pytest.mark.timed
 def test_a_loop_whose_service_stays_away_hears_from_a_beat_that_its_lease_is_over(
     server: Server,
     client: Client,
@@ -162,6 +164,7 @@ def test_a_loop_whose_service_stays_away_hears_from_a_beat_that_its_lease_is_ove
     assert replies.receive() == ()
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("extension", [60.0, 5.0], ids=["back-in-time", "back-too-late"])
 def test_a_result_is_kept_for_a_service_that_is_away_while_the_lease_lasts(
     server: Server,
@@ -229,6 +232,7 @@ Agent(adapter=OpenAIAdapter(model, model="m"), requests=requests).run(1, visibil
 
 
 @pytest.mark.scar(10)
+@pytest.mark.timed
 def test_a_loop_that_was_frozen_hears_of_its_loss_from_its_next_beat(
     server: Server, client: Client, new_queue: Callable[..., str], replies: Replies, start_chat: StartChat
 ) -> None:

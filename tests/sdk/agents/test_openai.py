@@ -206,6 +206,7 @@ def test_what_passes_is_asked_again(start_chat: StartChat, adapter_for: AdapterF
     assert len(chat.asked) == 3
 
 
+@pytest.mark.timed
 def test_a_rate_limit_is_waited_out_as_it_asks_and_beaten_for(
     start_chat: StartChat, adapter_for: AdapterFor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,9 +15,9 @@ def test_a_signal_handler_may_stop_a_loop_wherever_it_interrupts_it(start_chat: 
         stopping = threading.Thread(target=loop.stop, daemon=True)
         with loop._lock, loop._stopping._cond:  # type: ignore[attr-defined]  # noqa: SLF001
             stopping.start()
-            stopping.join(10)
+            stopping.join(60)
             assert not stopping.is_alive()
-        thread.join(20)
+        thread.join(40)
         assert not thread.is_alive()
 
 
@@ -25,5 +25,5 @@ def test_a_loop_that_was_stopped_before_it_ran_stays_stopped(start_chat: StartCh
     loop = make_loop(start_chat(DONE))
     loop.stop()
     with running(loop, wait_time_seconds=50) as thread:
-        thread.join(20)
+        thread.join(40)
         assert not thread.is_alive()

@@ -1,17 +1,16 @@
 """How often the beats of a tool are passed on."""
 
-import time
 from typing import Any
 
 from sdk.agents.conftest import StartChat
 from sdk.agents.loops import DONE, USES_TOOL, MakeLoop, Replies, Requests, one_result, running
-from sdk.running import Start
+from sdk.running import Start, until_extended
 from sdk.scripted_service import ScriptedService
 
 from leasebeat import Client, Context, LeasedMessage
 from leasebeat.agents import MainLoopRequest, Prompt, Session, Tool, ToolCall, ToolContext, ToolExecutor, ToolResult
 
-LEASE_S = 8.0
+LEASE_S = 15.0
 RARELY_S = 600.0
 
 
@@ -19,10 +18,7 @@ def test_the_interval_of_a_tool_is_cut_to_what_its_lease_needs(
     client: Client, requests: Requests, replies: Replies, start_chat: StartChat, make_loop: MakeLoop
 ) -> None:
     def work(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
-        until = time.monotonic() + 1.25 * LEASE_S
-        while time.monotonic() < until:
-            context.beat()
-            time.sleep(0.02)
+        until_extended(client, requests.queue, 1, beat=context.beat)
         return ToolResult.ok(None)
 
     loop = make_loop(start_chat(USES_TOOL, DONE))

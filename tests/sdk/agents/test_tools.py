@@ -5,11 +5,11 @@
 import json
 import sys
 import threading
-import time
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from sdk.conftest import Clock
 
 from leasebeat import Heartbeat, LeaseExpiredError, LeaseExtender, LeaseExtenderConfig
 from leasebeat.agents import (
@@ -53,14 +53,14 @@ def run(handler: ToolHandler, arguments: str = "{}", *, name: str = "tool", **op
     return ToolExecutor([Tool("tool", "", handler, params=Product)]).execute(ToolCall("1", name, arguments), context=context)
 
 
-def test_tool_context_beat() -> None:
+def test_tool_context_beat(clock: Clock) -> None:
     heartbeat = Heartbeat()
     heard = heard_beats(heartbeat)
     context = ToolContext(prompt=PROMPT, session=Session(), heartbeat=heartbeat)
-    time.sleep(0.1)
-    stale = heartbeat.elapsed()
+    clock.now += 5.0
     context.beat()
-    assert heartbeat.elapsed() < stale
+    clock.now += 2.0
+    assert heartbeat.elapsed() == 2.0
     assert heard == ["beat"]
 
 
@@ -178,7 +178,7 @@ def test_a_tools_beats_are_passed_on_at_most_once_per_interval(interval: float, 
     assert counters.snapshot() == {"chatty": ToolCounts(calls=1, beats=102)}
 
 
-def test_twenty_threads_of_a_tool_pass_on_one_beat_per_interval() -> None:
+def test_twenty_threads_of_a_tool_pass_on_one_beat_per_interval(clock: Clock) -> None:
     def handle(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
         together = threading.Barrier(20)
 
@@ -187,7 +187,7 @@ def test_twenty_threads_of_a_tool_pass_on_one_beat_per_interval() -> None:
             context.beat()
 
         threads = [threading.Thread(target=beat) for _ in range(20)]
-        time.sleep(0.3)  # longer than the interval, so that one beat is due
+        clock.now += 0.3  # longer than the interval, so that one beat is due
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -198,7 +198,7 @@ def test_twenty_threads_of_a_tool_pass_on_one_beat_per_interval() -> None:
     heard = heard_beats(heartbeat)
     executor = ToolExecutor([Tool("busy", "", handle, beat_interval=0.25)])
     executor.execute(ToolCall("1", "busy", "{}"), context=ToolContext(PROMPT, Session(), heartbeat=heartbeat))
-    assert 3 <= len(heard) < 20
+    assert len(heard) == 3, "before, by the twenty, and after"
 
 
 def test_calls_and_failures_are_counted_per_tool() -> None:

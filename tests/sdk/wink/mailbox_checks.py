@@ -119,7 +119,7 @@ def until(probe: Callable[[], T], timeout: float = 60.0) -> T:
 
 
 def receive_one(mailbox: AnyMailbox, *, visibility_timeout: int = 30) -> "Message[Any, Any]":
-    (message,) = mailbox.receive(visibility_timeout=visibility_timeout, wait_time_seconds=30)
+    (message,) = mailbox.receive(visibility_timeout=visibility_timeout, wait_time_seconds=60)
     return message
 
 
@@ -310,7 +310,7 @@ def test_a_queue_that_extends_less_far_says_so(make: Make, client: Client, name:
     made = client.put_queue(name, extension=40, beat_interval=5, max_attempts=7)
     mailbox = make(name)
     mailbox.send(1)
-    message = receive_one(mailbox, visibility_timeout=1)
+    message = receive_one(mailbox, visibility_timeout=30)
     with pytest.raises(InvalidParameterError, match="extended by 40 s, not by 60"):
         message.extend_visibility(60)
     message.acknowledge()
