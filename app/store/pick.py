@@ -33,7 +33,9 @@ _PICK = """
 with recursive offer as materialized (
     -- The queue, the slots of the workers that are to be served, and how many leases may be granted now.
     select
-        queue.*, {visibility_timeout} as lease_length, {extension} as extension_length, {beat_interval} as beat_every, asked.slots,
+        queue.max_attempts, queue.max_in_flight, queue.max_lease,
+        queue.weights || '{{}}' as weights,  -- fetched from where they are stored once, not for each key
+        {visibility_timeout} as lease_length, {extension} as extension_length, {beat_interval} as beat_every, asked.slots,
         case
             when queue.paused then 0
             when queue.max_in_flight is null then cardinality(asked.slots)
