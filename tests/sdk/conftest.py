@@ -22,12 +22,6 @@ HASTE = (
 TRIES = 5
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "timed: its subject are times that a machine which stands still spoils: a failure counts only if it did not"
-    )
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Run a test that is marked as `timed` again, with fixtures of its own, if it fails and this machine stood still meanwhile."""
