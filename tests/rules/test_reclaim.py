@@ -40,11 +40,11 @@ def test_a_lease_that_runs_out_is_redelivered_within_milliseconds(
     for generation in range(2, 40):
         assert api.claim_one("default", wait=RARELY - 10, visibility_timeout=0.3)["generation"] == generation
         delays.append(number(database_url, f"{delay} {generation - 1}"))
-        if generation > 8 and min(delays) < 50:
+        if generation > 8 and min(delays) < 100:
             break
     record_testsuite_property("from expiry to redelivery, one lease", f"best {min(delays)} ms, median {statistics.median(delays)} ms")
     # A busy machine delays some of them, a slow service all.
-    assert min(delays) < 50
+    assert min(delays) < 100
 
 
 @pytest.mark.scar(28)
