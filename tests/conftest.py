@@ -13,13 +13,17 @@ from harness.api import Api
 from harness.postgres import Databases, RunOut, databases, execute
 from harness.postgres_of_own import OwnPostgres, own_postgres
 from harness.server import Server
+from hypothesis import HealthCheck, settings
 
 
 def pytest_configure() -> None:
     """Let what tests start hear the signals that a run in the background ignores: what is handled here is not ignored there.
 
-    And let it keep what it compiles: there are hundreds of processes, which would each compile all sources anew.
+    And let it keep what it compiles: there are hundreds of processes, which would each compile all sources anew. How long an example
+    takes says more of the machine than of what is tested.
     """
+    settings.register_profile("any pace", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("any pace")
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:

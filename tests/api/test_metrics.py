@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from harness.figures import OFTEN, counting_takes
 from harness.metrics import samples, value
 from harness.postgres import execute
 from harness.problems import assert_problem
@@ -67,6 +68,7 @@ def test_reclaims_are_counted_once_each_with_their_lag(start_server: Callable[..
 
 @pytest.mark.scar(47)
 def test_leases_and_messages_are_counted_by_queue_in_the_background(start_server: Callable[..., Server], database_url: str) -> None:
+    counting_takes(database_url, OFTEN)
     api = start_server().api
     api.put_queue("other")
     api.send("default", *range(5))

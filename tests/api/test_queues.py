@@ -87,7 +87,7 @@ def test_what_was_put_is_read_back(api: Api, name: str) -> None:
         "adaptive_bounds": {"min": 0.01, "max": 31_536_000},
         "paused": True,
     }
-    put = api.put_queue(name, **wanted)
+    put = without_figures(api.put_queue(name, **wanted))
     read = without_figures(api.call("GET", f"/queues/{name}"))
     assert read == put
     assert read in map(without_figures, api.call("GET", "/queues", params={"limit": 1000})["items"])
@@ -189,7 +189,7 @@ def test_the_shortest_backoff_is_a_microsecond(api: Api, name: str) -> None:
     api.put_queue(name, backoff={"initial": 1e-6, "max": 1e-6}, max_attempts=50)
     api.send(name, "work")
     for _ in range(20):
-        assert api.nack(api.claim_one(name, wait=5)["receipt"])[0]["status"] == "requeued"
+        assert api.nack(api.claim_one(name, wait=40)["receipt"])[0]["status"] == "requeued"
 
 
 def refused(api: Api, name: str, dead_letter_queue: str) -> str:
@@ -199,10 +199,10 @@ def refused(api: Api, name: str, dead_letter_queue: str) -> str:
 
 
 def test_a_dead_letter_queue_must_exist(api: Api, queue: str, name: str) -> None:
-    before = api.call("GET", f"/queues/{queue}")
+    before = without_figures(api.call("GET", f"/queues/{queue}"))
     for each in (queue, f"{name}.new"):
         assert f"There is no queue named '{name}'" in refused(api, each, name)
-    assert api.call("GET", f"/queues/{queue}") == before
+    assert without_figures(api.call("GET", f"/queues/{queue}")) == before
     assert_problem(api.client.get(f"/queues/{name}.new"), 404, "queue-not-found")
 
 
@@ -263,9 +263,9 @@ def test_a_dead_letter_queue_is_in_the_shard_of_those_it_serves(start_server: Ca
         api.call("PUT", f"/queues/for-{shard}", {"dead_letter_queue": dead_letters}, expect=201)
         assert number(database_url, f"select shard from queue where name = 'for-{shard}'") == shard
     here, elsewhere = shards[0], shards[1]
-    before = api.call("GET", f"/queues/{here}")
+    before = without_figures(api.call("GET", f"/queues/{here}"))
     assert "is in another shard than" in refused(api, here, elsewhere)
-    assert api.call("GET", f"/queues/{here}") == before
+    assert without_figures(api.call("GET", f"/queues/{here}")) == before
     problem = assert_problem(api.client.post(f"/queues/{here}/redrive", json={"to": elsewhere}), 422, "invalid-request")
     assert [error["field"] for error in problem["errors"]] == ["to"]
 
@@ -315,7 +315,7 @@ def test_the_last_page_of_queues_says_that_it_is_the_last(api: Api, queue: str) 
     everything = api.call("GET", "/queues", params={"limit": 1000})
     assert everything["next_cursor"] is None
     exactly = api.call("GET", "/queues", params={"limit": len(everything["items"])})
-    assert exactly["items"] == everything["items"]
+    assert [*map(without_figures, exactly["items"])] == [*map(without_figures, everything["items"])]
     assert exactly["next_cursor"] is None
     api.call("DELETE", f"/queues/{queue}.2", expect=204)
 

@@ -117,7 +117,7 @@ def test_the_span_of_a_hot_call_tells_what_it_was_and_how_it_went(database_url: 
     }
     assert span.kind == Span.SPAN_KIND_SERVER
     assert span.status.code == Status.STATUS_CODE_UNSET
-    assert 0 < span.end_time_unix_nano - span.start_time_unix_nano < 10e9
+    assert 0 < span.end_time_unix_nano - span.start_time_unix_nano < 60e9
 
 
 def test_the_span_of_a_hot_call_that_the_service_could_not_carry_out_is_an_error(collector: Collector) -> None:

@@ -1,5 +1,6 @@
 """The registry as operators use it: who is alive, draining, deleting."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,9 +9,10 @@ from urllib.parse import quote
 
 import pytest
 from harness.api import Api, Json
+from harness.figures import ONCE, counting_takes
 from harness.holding import holding
 from harness.metrics import value
-from harness.postgres import execute
+from harness.postgres import RunOut, execute
 from harness.problems import assert_problem
 from harness.server import Server
 from harness.wait import until
@@ -105,14 +107,14 @@ def test_a_worker_keeps_its_first_moment_and_what_it_once_said_of_itself(api: Ap
 
 
 def test_a_worker_is_stale_after_two_minutes_without_a_sign(api: Api, queue: str, shared_database: str) -> None:
-    for age, stale in ((110, False), (121, True)):
+    for age in (110, 121):
         worker_id = f"{queue}-{age}"
         claim(api, queue, worker_id)
         registered(api, worker_id)
         execute(shared_database, "update worker set last_seen_at = now() - make_interval(secs => $2) where worker_id = $1", worker_id, age)
         worker = registered(api, worker_id)
-        assert worker["stale"] is stale
-        assert age <= worker["silent_for"] < age + 8
+        assert age <= worker["silent_for"] < age + 60
+        assert worker["stale"] is (worker["silent_for"] > 120)
 
 
 def test_a_worker_is_shown_with_the_leases_that_it_holds_in_any_queue(api: Api, queue: str) -> None:
@@ -151,6 +153,7 @@ async def test_a_list_shows_how_many_leases_each_worker_held_when_they_were_last
         page = api.call("GET", "/workers")
         return page["as_of"], {item["worker_id"]: item["held_leases"] for item in page["items"]}
 
+    await asyncio.to_thread(counting_takes, database_url, ONCE)
     nobody_can_count = "select pg_advisory_xact_lock($1, $2)"
     async with holding(database_url, nobody_can_count, Chore.COUNT.value, ALL_SHARDS) as sql:
         api = start_server().api
@@ -166,7 +169,6 @@ async def test_a_list_shows_how_many_leases_each_worker_held_when_they_were_last
         await sql.execute("commit")
         until(lambda: listed()[0])
         counted = listed()
-        await sql.execute("update figure set took = 100")  # what takes so long is not done again for a while
         assert counted[1] == {"busy": 3, "idle": 0, "other": 1}
         api.ack(receipt)
         assert listed() == counted
@@ -367,7 +369,7 @@ def test_a_deleted_worker_does_not_get_them_back_through_another_replica_either(
         claim(one, "default", f"w{n}")
         registered(other, f"w{n}")
     with ThreadPoolExecutor(8) as pool:
-        dead = [pool.submit(claim, other, "default", f"w{n}", wait=20) for n in range(8)]
+        dead = [pool.submit(claim, other, "default", f"w{n}", wait=50) for n in range(8)]
         until(lambda: value(other, "leasebeat_parked_claims") == 8)
         one.call("POST", "/queues/default/pause")  # lest one of them gets what another has given back
         for n in range(8):
@@ -376,15 +378,17 @@ def test_a_deleted_worker_does_not_get_them_back_through_another_replica_either(
 
 
 def test_a_worker_is_known_to_the_other_replicas_soon_after_its_first_sign(start_server: Callable[..., Server]) -> None:
-    """At once, not when the registry is written next. A busy machine delays some of them, a slow service all."""
+    """At once, not a second later when the registry is written next. A busy machine delays some of them, a slow service all."""
     one, other = (start_server().api for _ in range(2))
-    took = []
-    for n in range(5):
-        claim(one, "default", f"w{n}")
+
+    def known_after(worker_id: str) -> float:
+        claim(one, "default", worker_id)
         began = time.monotonic()
-        registered(other, f"w{n}")
-        took.append(time.monotonic() - began)
-    assert min(took) < 0.5
+        registered(other, worker_id)
+        return time.monotonic() - began
+
+    known_after("first")
+    assert any(known_after(f"w{n}") < 0.5 for n in range(20))
 
 
 def test_a_worker_that_holds_leases_is_deleted_even_if_the_registry_does_not_know_it(api: Api, queue: str, shared_database: str) -> None:
@@ -410,11 +414,12 @@ def test_a_deleted_worker_that_lives_comes_back_at_its_next_sign_and_is_not_drai
 
 @pytest.mark.scar(2)
 @pytest.mark.rule(2, 8)
-def test_a_worker_that_comes_back_under_its_name_does_not_keep_its_predecessors_leases_alive(api: Api, queue: str) -> None:
+def test_a_worker_that_comes_back_under_its_name_does_not_keep_its_predecessors_leases_alive(api: Api, queue: str, expire: RunOut) -> None:
     api.put_queue(queue, beat_interval=0)
     first, _ = api.send(queue, "first", "second")
-    predecessor = claim(api, queue, f"{queue}-w", visibility_timeout=1)["leases"][0]
+    predecessor = claim(api, queue, f"{queue}-w")["leases"][0]
     successor = claim(api, queue, f"{queue}-w", host="elsewhere")["leases"][0]
+    expire(first)
 
     def beat_until_redelivered() -> Json:
         assert beat(api, successor["receipt"], f"{queue}-w")["results"][0]["status"] == "extended"

@@ -35,7 +35,7 @@ def block(language: str, heading: str) -> str:
 def run_script(server: Server, script: str) -> str:
     """Run it as it stands, on another port, and return what it printed. It ends with its first command that fails."""
     line = ["bash", "-euo", "pipefail", "-c", script.replace(PROMISED, server.url)]
-    done = subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(line, capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

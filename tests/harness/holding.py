@@ -33,6 +33,20 @@ async def until_somebody_waits(connection: Connection, sessions: int = 1) -> Non
             await connection.execute("select pg_stat_clear_snapshot()")
 
 
+async def other_falls_to_a_deadlock(connection: Connection, statement: str, *arguments: object) -> bool:
+    """Run a statement that waits for a session that waits for this one, which Postgres is to end.
+
+    Returns False if it has ended this transaction instead: that session looks for a deadlock once, a second after it began to wait, and
+    the machine stood still for as long.
+    """
+    await connection.execute("set local deadlock_timeout = '3s'")
+    try:
+        await connection.execute(statement, *arguments)
+    except asyncpg.DeadlockDetectedError:
+        return False
+    return True
+
+
 async def waiting_for_a_lock(connection: Connection, words: str) -> None:
     """Return once a statement with these words among its first 1000 bytes waits for a lock."""
     query = (

@@ -4,6 +4,7 @@ from harness.api import Api, Json
 from harness.metrics import value
 from harness.postgres import execute
 from harness.server import Server
+from harness.wait import until
 
 RARELY = 60
 """A sweep interval, in seconds, that none of these tests lasts, the longest there is: whoever is served before that was woken."""
@@ -18,11 +19,28 @@ def resume(api: Api, queue: str) -> Json:
 
 
 def purge(api: Api, queue: str, *statuses: str) -> Json:
-    return api.call("POST", f"/queues/{queue}/purge", {"statuses": statuses} if statuses else None)
+    """Purge a queue to the end, in as many calls as it takes: each stops after some seconds, which may be lost to the machine."""
+    purged, more = 0, True
+    while more:
+        answer = api.call("POST", f"/queues/{queue}/purge", {"statuses": statuses} if statuses else None)
+        purged, more = purged + answer["purged"], answer["more"]
+    return {"purged": purged, "more": more}
 
 
-def redrive(api: Api, queue: str, **options: Json) -> Json:
-    return api.call("POST", f"/queues/{queue}/redrive", options or None)
+def redrive(api: Api, queue: str, *, limit: int | None = None, **options: Json) -> Json:
+    """Redrive a queue to the end in the same way."""
+    redriven, more = 0, True
+    while more:
+        left = {} if limit is None else {"limit": limit - redriven}
+        answer = api.call("POST", f"/queues/{queue}/redrive", options | left or None)
+        redriven += answer["redriven"]
+        more = answer["more"] and redriven != limit
+    return {"redriven": redriven, "more": more}
+
+
+def sweep_that_it_begins_with(api: Api) -> int:
+    """Wait for the sweep that a timer begins with, and return how many there were by then: what is due later is left to the test."""
+    return int(until(lambda: api.call("GET", "/recovery")["total_scans"]))
 
 
 def messages(api: Api, queue: str) -> list[str]:

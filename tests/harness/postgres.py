@@ -47,11 +47,24 @@ def number(url: str, query: str) -> int:
     return asyncio.run(run())
 
 
-def refuse(database_url: str, table: str, condition: str, event: str) -> None:
-    """Make Postgres refuse some rows of a table."""
+async def transactions_a_second(connection: "asyncpg.Connection[asyncpg.Record]") -> float:
+    """Return how many transactions end in this database, over two seconds or as many as the machine makes of them."""
+    query = "select clock_timestamp() as at, xact_commit + xact_rollback as count from pg_stat_database where datname = current_database()"
+    await connection.execute("select pg_stat_clear_snapshot()")
+    began = await connection.fetchrow(query)
+    await connection.execute("select pg_sleep(2), pg_stat_clear_snapshot()")
+    ended = await connection.fetchrow(query)
+    assert began is not None
+    assert ended is not None
+    return float((ended["count"] - began["count"]) / (ended["at"] - began["at"]).total_seconds())
+
+
+def refuse(database_url: str, table: str, condition: str, event: str, *, after: str = "") -> None:
+    """Make Postgres refuse some rows of a table from now on, or in the moment `after` some statements."""
     name = f"refuse_{table}_{event}"
-    execute(database_url, f"create function {name}() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$")
-    execute(database_url, f"create trigger {name} before {event} on {table} for each row when ({condition}) execute function {name}()")
+    function = f"create function {name}() returns trigger language plpgsql as $$ begin raise exception 'refused'; end $$"
+    trigger = f"create trigger {name} before {event} on {table} for each row when ({condition}) execute function {name}()"
+    execute(database_url, f"{after}; {function}; {trigger}")
 
 
 def programs() -> Path | None:

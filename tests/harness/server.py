@@ -31,6 +31,7 @@ class Server:
         self, database_url: str | None, *, wrong_clock_s: float = 0, environment: Mapping[str, str] | None = None, **settings: object
     ) -> None:
         self.port = _free_port()
+        self._place = _kept(self.port)
         self.url = f"http://127.0.0.1:{self.port}"
         self._client = httpx.Client(base_url=self.url, timeout=70, limits=httpx.Limits(max_connections=None))
         self.api = Api(self._client)
@@ -90,9 +91,22 @@ class Server:
             self.kill()
         self._client.close()
         self._log.close()
+        self._place.close()
 
 
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _kept(port: int) -> socket.socket:
+    """Keep a port from everybody but the server, which may take a while to listen there: who does not listen is not in its way.
+
+    Only Linux has it so; elsewhere nothing is kept.
+    """
+    place = socket.socket()
+    if sys.platform == "linux":
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        place.bind(("127.0.0.1", port))
+    return place

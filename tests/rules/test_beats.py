@@ -39,7 +39,6 @@ def test_an_extension_never_shortens_a_longer_lease(api: Api, queue: str) -> Non
     lease = api.claim_one(queue)
     (beat,) = api.beat(lease["receipt"])
     assert beat["status"] == "extended"
-    assert beat["expires_in"] > 1790
     assert beat["expires_at"] == lease["expires_at"]
 
 
@@ -49,16 +48,16 @@ def test_a_reconfigured_queue_does_not_shorten_leases_that_are_held(api: Api, qu
     lease = api.claim_one(queue, visibility_timeout=600)
     api.put_queue(queue, visibility_timeout=5, extension=5, beat_interval=0)
     for _ in range(3):
-        assert api.beat(lease["receipt"])[0]["expires_in"] > 590
+        assert api.beat(lease["receipt"])[0]["expires_at"] == lease["expires_at"]
 
 
 @pytest.mark.rule(4)
 def test_no_beat_moves_a_lease_beyond_its_hard_end(api: Api, queue: str) -> None:
-    api.put_queue(queue, visibility_timeout=20, extension=300, beat_interval=0, max_lease=200)
+    api.put_queue(queue, visibility_timeout=60, extension=300, beat_interval=0, max_lease=200)
     api.send(queue, "work")
     lease = api.claim_one(queue)
     assert lease["deadline_in"] == pytest.approx(200)
-    hard_end = datetime.fromisoformat(lease["expires_at"]) + timedelta(seconds=200 - 20)
+    hard_end = datetime.fromisoformat(lease["expires_at"]) + timedelta(seconds=200 - 60)
     first = api.beat(lease["receipt"])[0]
     assert (first["status"], datetime.fromisoformat(first["expires_at"])) == ("extended", hard_end)
     for _ in range(3):
@@ -129,7 +128,7 @@ def test_an_interval_of_zero_makes_each_beat_extend(api: Api, queue: str) -> Non
 def test_a_beat_extends_when_less_than_an_interval_is_left_whatever_the_interval_says(api: Api, queue: str) -> None:
     api.put_queue(queue, visibility_timeout=300, extension=130, beat_interval=60)
     api.send(queue, "work")
-    receipt = api.claim_one(queue, visibility_timeout=30)["receipt"]
+    receipt = api.claim_one(queue, visibility_timeout=60)["receipt"]
     api.put_queue(queue, visibility_timeout=300, extension=20_000, beat_interval=9_000)
     assert api.beat(receipt)[0]["status"] == "extended"
     api.put_queue(queue, visibility_timeout=300, extension=60_000, beat_interval=25_000)
@@ -165,14 +164,18 @@ def test_where_progress_is_required_a_beat_without_it_is_stalled(api: Api, queue
         "extended",
         "stalled",
     ]
-    assert remaining(api, queue) > 290
+    assert remaining(api, queue) > 200
 
 
 @pytest.mark.rule(5)
-def test_where_progress_is_required_a_hung_worker_that_still_beats_loses_its_lease(api: Api, queue: str) -> None:
-    api.put_queue(queue, visibility_timeout=4, extension=4, beat_interval=0.05, progress_required=True)
-    api.send(queue, "work")
+def test_where_progress_is_required_a_hung_worker_that_still_beats_loses_its_lease(api: Api, queue: str, shared_database: str) -> None:
+    """Each of its beats would extend the lease for five minutes; the first one does, and then the lease is taken to be almost over."""
+    api.put_queue(queue, beat_interval=0.05, progress_required=True)
+    (message_id,) = api.send(queue, "work")
     receipt = api.claim_one(queue)["receipt"]
+    assert api.beat(receipt, progress=7)[0]["status"] == "extended"
+    almost_over = "update lease set expires_at = now() + interval '1 second', check_at = now() + interval '1 second' where message_id = $1"
+    execute(shared_database, almost_over, int(message_id))
     statuses: list[str] = []
 
     def beats_until_lost() -> bool:
@@ -180,8 +183,7 @@ def test_where_progress_is_required_a_hung_worker_that_still_beats_loses_its_lea
         return statuses[-1] == "expired"
 
     until(beats_until_lost, pause=0.1)
-    assert statuses[0] == "extended"
-    assert set(statuses[1:-1]) <= {"held", "stalled"}
+    assert set(statuses[:-1]) <= {"held", "stalled"}
     assert api.claim_one(queue, wait=40)["message"]["progress"] == 7
 
 

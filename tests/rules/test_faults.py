@@ -1,5 +1,6 @@
 """Faults that touch one row, one caller or one queue stay there."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,10 +15,11 @@ import asyncpg
 import psutil
 import pytest
 from harness.api import Api
-from harness.holding import holding, until_somebody_waits, waiting_for_a_lock
+from harness.holding import holding, other_falls_to_a_deadlock, until_somebody_waits, waiting_for_a_lock
 from harness.metrics import value
-from harness.postgres import execute, number
+from harness.postgres import execute, number, transactions_a_second
 from harness.problems import assert_problem
+from harness.removals import LARGEST, removals_held
 from harness.server import Server
 from harness.wait import until
 
@@ -114,7 +116,7 @@ def test_many_claim_ids_repeated_on_two_replicas_at_once_are_all_answered(start_
 
 
 @pytest.mark.rule(11, 12)
-def test_deleting_a_large_queue_delays_nobody_and_leaves_nothing(start_server: Callable[..., Server], database_url: str) -> None:
+async def test_deleting_a_large_queue_delays_nobody_and_leaves_nothing(start_server: Callable[..., Server], database_url: str) -> None:
     api = start_server().api
     api.put_queue("large")
     api.put_queue("busy", beat_interval=0)
@@ -126,19 +128,18 @@ def test_deleting_a_large_queue_delays_nobody_and_leaves_nothing(start_server: C
         "insert into message (shard, queue_id, body, priority, fairness_key, status) "
         "select 0, id, '1', 0, '', 'pending' from queue, generate_series(1, 100000) where name = 'large'"
     )
-    execute(database_url, fill)
-    api.call("DELETE", "/queues/large?force=true", expect=204)
-    assert {answer["status"] for verb in (api.beat, api.ack, api.nack, api.release) for answer in verb(*stale)} == {"unknown"}
-    beaten = 0
-
-    def removed() -> bool:
-        nonlocal beaten
+    await asyncio.to_thread(execute, database_url, fill)
+    async with removals_held(database_url) as sql:
+        api.call("DELETE", "/queues/large?force=true", expect=204)
+        assert {answer["status"] for verb in (api.beat, api.ack, api.nack, api.release) for answer in verb(*stale)} == {"unknown"}
+        await until_somebody_waits(sql)
         assert api.beat(receipt)[0]["status"] == "extended"
-        beaten += 1
-        return number(database_url, "select count(*) from message") == 1
-
-    until(removed)
-    assert beaten > 5, "all is removed by and by, and beats go on meanwhile"
+        api.send("busy", "more")
+        assert api.claim_one("busy")["message"]["body"] == "more"
+    async with asyncio.timeout(60):
+        while await asyncio.to_thread(number, database_url, "select count(*) from message") > 2:
+            assert api.beat(receipt)[0]["status"] == "extended"
+    assert await asyncio.to_thread(number, database_url, LARGEST) <= 1000, "all is removed by and by"
     api.put_queue("large")
     assert api.claim("large") == []
 
@@ -147,17 +148,16 @@ def test_deleting_a_large_queue_delays_nobody_and_leaves_nothing(start_server: C
 async def test_readyz_answers_while_operators_calls_wait(start_server: Callable[..., Server], database_url: str) -> None:
     server = start_server()
     server.api.put_queue("held")
-    connection = await asyncpg.connect(database_url)
-    async with connection.transaction():
-        await connection.execute("select from queue where name = 'held' for update")
-        with ThreadPoolExecutor(3) as pool:
-            waiting = [pool.submit(server.api.client.put, "/queues/held", json={}) for _ in range(3)]
-            await connection.execute("select pg_sleep(0.3)")
-            assert server.api.client.get("/readyz").status_code == 200
-            assert not any(call.done() for call in waiting)
-            await connection.execute("rollback")
-            assert {call.result().status_code for call in waiting} == {200}
-    await connection.close()
+    answered_meanwhile, codes = False, {503}
+    while not answered_meanwhile or codes != {200}:  # they wait for five seconds at most, which a machine may stand still for
+        assert codes <= {200, 503}
+        async with holding(database_url, "select from queue where name = 'held' for update") as sql:
+            with ThreadPoolExecutor(3) as pool:
+                waiting = [pool.submit(server.api.client.put, "/queues/held", json={}) for _ in range(3)]
+                await until_somebody_waits(sql, 2)
+                answered_meanwhile = server.ready and not any(call.done() for call in waiting)
+                await sql.execute("commit")
+                codes = {call.result().status_code for call in waiting}
 
 
 @pytest.mark.rule(11)
@@ -165,15 +165,17 @@ async def test_queues_are_read_while_those_who_change_them_wait_and_none_waits_f
     start_server: Callable[..., Server], database_url: str
 ) -> None:
     api = start_server().api
-    async with holding(database_url, "select from queue where name = 'default' for update") as sql:
-        with ThreadPoolExecutor(3) as pool:
-            waiting = [pool.submit(api.client.post, "/queues/default/pause", timeout=30) for _ in range(3)]
-            await until_somebody_waits(sql, 2)
-            assert api.client.get("/queues/default").status_code == 200
-            assert api.client.get("/queues").status_code == 200
-            assert not any(call.done() for call in waiting)
-            refused = [call.result() for call in waiting]
-    assert {answer.json()["code"] for answer in refused} == {"database-unavailable"}
+    answered_meanwhile = False
+    while not answered_meanwhile:  # a machine may stand still for as long as they wait
+        async with holding(database_url, "select from queue where name = 'default' for update") as sql:
+            with ThreadPoolExecutor(3) as pool:
+                waiting = [pool.submit(api.client.post, "/queues/default/pause", timeout=60) for _ in range(3)]
+                await until_somebody_waits(sql, 2)
+                assert api.client.get("/queues/default").status_code == 200
+                assert api.client.get("/queues").status_code == 200
+                answered_meanwhile = not any(call.done() for call in waiting)
+                refused = [call.result() for call in waiting]
+        assert {answer.json()["code"] for answer in refused} == {"database-unavailable"}
     assert api.call("GET", "/queues/default")["paused"] is False
 
 
@@ -183,14 +185,18 @@ async def test_a_change_of_a_queue_that_falls_to_a_deadlock_is_carried_out_all_t
 ) -> None:
     api = start_server().api
     api.put_queue("dead")
-    async with holding(database_url, "select from queue where name = 'default' for update") as sql:
-        await sql.execute("set local deadlock_timeout = '1h'")
-        with ThreadPoolExecutor(1) as pool:
-            putting = pool.submit(api.put_queue, "default", dead_letter_queue="dead", max_attempts=7)
-            await waiting_for_a_lock(sql, "insert into queue")
-            await sql.execute("select from queue where name = 'dead' for update")
-            await sql.execute("commit")
-            assert putting.result()["max_attempts"] == 7
+    config = {"dead_letter_queue": "dead", "max_attempts": 7}
+    fell, code = False, 503
+    while not fell or code != 200:  # a machine may stand still for longer than the call waits, or looks for deadlocks
+        assert code in {200, 503}
+        async with holding(database_url, "select from queue where name = 'default' for update") as sql:
+            with ThreadPoolExecutor(1) as pool:
+                putting = pool.submit(api.client.put, "/queues/default", json=config)
+                await waiting_for_a_lock(sql, "insert into queue")
+                fell = await other_falls_to_a_deadlock(sql, "select from queue where name = 'dead' for update")
+                await sql.execute("commit")
+                code = putting.result().status_code
+    assert api.call("GET", "/queues/default")["max_attempts"] == 7
 
 
 async def test_a_replica_that_freezes_as_it_changes_a_queue_holds_its_claims_up_for_seconds_only(
@@ -213,7 +219,7 @@ async def test_a_replica_that_freezes_as_it_changes_a_queue_holds_its_claims_up_
 @pytest.mark.rule(7, 10)
 def test_a_postgres_that_only_reads_is_unavailable_and_no_row_is_blamed(start_server: Callable[..., Server], database_url: str) -> None:
     first = start_server()
-    first.api.send("default", "work")
+    (message_id,) = first.api.send("default", "work")
     receipt = first.api.claim_one("default")["receipt"]
     name = database_url.rpartition("/")[2]
     execute(database_url, f"alter database {name} set default_transaction_read_only = on")
@@ -227,7 +233,10 @@ def test_a_postgres_that_only_reads_is_unavailable_and_no_row_is_blamed(start_se
             answer = server.api.client.post(path, json=body)
             assert (answer.status_code, answer.json()["code"]) == (503, "database-unavailable"), path
         assert "row set aside" not in server.log
-    assert first.api.ack(receipt)[0]["status"] == "acked"
+    # Those of its sessions that are younger only read, too.
+    acks = {"leases": [{"receipt": receipt}]}
+    until(lambda: first.api.client.post("/ack", json=acks).status_code == 200)
+    assert first.api.message(message_id)["status"] == "completed"
 
 
 async def test_a_due_lease_in_another_sessions_hands_does_not_make_the_timer_spin(
@@ -241,11 +250,8 @@ async def test_a_due_lease_in_another_sessions_hands_does_not_make_the_timer_spi
     try:
         async with connection.transaction():
             await connection.execute("select from lease for update")
-            count = "select xact_commit + xact_rollback from pg_stat_database where datname = current_database()"
-            await connection.execute("select pg_sleep(1.2), pg_stat_clear_snapshot()")
-            before: int = await connection.fetchval(count)
-            await connection.execute("select pg_sleep(2), pg_stat_clear_snapshot()")
-            assert await connection.fetchval(count) - before < 2 * 60
+            await connection.execute("select pg_sleep(1.2)")
+            assert await transactions_a_second(connection) < 60
     finally:
         await connection.close()
     assert server.api.claim_one("default", wait=40)["generation"] == 2
@@ -297,14 +303,14 @@ def test_a_stale_workers_result_outlasts_its_error(api: Api, queue: str) -> None
 
 
 @pytest.mark.rule(5)
-@pytest.mark.parametrize("config", [{"extension_enabled": False}, {"max_lease": 10}])
+@pytest.mark.parametrize("config", [{"extension_enabled": False}, {"max_lease": 120}])
 def test_where_no_beat_can_extend_the_next_one_is_not_asked_for(api: Api, queue: str, config: dict[str, object]) -> None:
     api.put_queue(queue, beat_interval=0, **config)
     api.send(queue, "work")
     receipt = api.claim_one(queue)["receipt"]
     for _ in range(2):
         (beat,) = api.beat(receipt)
-        assert beat["next_beat_in"] > 9
+        assert beat["next_beat_in"] == beat["expires_in"] > 30
 
 
 def test_beats_that_share_a_statement_keep_the_detail_of_the_furthest(api: Api, queue: str) -> None:
@@ -316,13 +322,20 @@ def test_beats_that_share_a_statement_keep_the_detail_of_the_furthest(api: Api, 
     assert (message["progress"], message["detail"]) == (9, 9)
 
 
+def postmaster(data: Path) -> int | None:
+    """Return the process id of an embedded Postgres, None while it starts."""
+    lines = file.read_text().split() if (file := data / "postgres" / "postmaster.pid").exists() else []
+    return int(lines[0]) if lines else None
+
+
 @pytest.mark.rule(7, 8)
 def test_the_embedded_postgres_is_started_anew_when_it_dies(tmp_path: Path) -> None:
     with Server(None, data_dir=tmp_path) as server:
         server.api.send("default", "kept")
-        pid = int((tmp_path / "postgres" / "postmaster.pid").read_text().split()[0])
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: not server.ready)
+        first = postmaster(tmp_path)
+        assert first is not None
+        os.kill(first, signal.SIGKILL)
+        until(lambda: postmaster(tmp_path) not in {None, first})
         until(lambda: server.ready)
         assert server.api.claim_one("default", wait=40)["message"]["body"] == "kept"
         assert server.stop() == 0
@@ -332,8 +345,9 @@ def test_the_embedded_postgres_is_started_anew_when_it_dies(tmp_path: Path) -> N
 def test_while_postgres_hangs_readyz_says_so_soon_and_all_goes_on_afterwards(tmp_path: Path) -> None:
     with Server(None, data_dir=tmp_path) as server:
         server.api.send("default", "kept")
-        postmaster = psutil.Process(int((tmp_path / "postgres" / "postmaster.pid").read_text().split()[0]))
-        hanging = [postmaster, *postmaster.children(recursive=True)]
+        first = postmaster(tmp_path)
+        assert first is not None
+        hanging = [psutil.Process(first), *psutil.Process(first).children(recursive=True)]
         for process in hanging:
             process.suspend()
         for _ in range(2):

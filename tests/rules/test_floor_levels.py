@@ -14,6 +14,7 @@ import pytest
 from harness.operating import RARELY
 from harness.plans import Connection
 
+from app.store.ack import Ack
 from app.store.claim import Claim, GrantedLease
 from app.store.database import Database, open_database
 from app.store.nack import Nack
@@ -108,19 +109,35 @@ async def test_a_message_that_comes_back_lowers_the_floor_of_its_level_only(data
     await sql.close()
 
 
+async def park(claims: Replica) -> "asyncio.Task[list[GrantedLease]]":
+    """Begin a claim that waits, and has looked in vain."""
+    parked = asyncio.create_task(claims.claim(wait=RARELY - 10))
+    while not claims.store.parking.parked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert await claims.claim() == []
+    return parked
+
+
+async def hears(sql: Connection, replica: Replica, other: Replica) -> None:
+    """Wait until a replica hears of the other, and has looked at everything for what it has not heard before."""
+    async with asyncio.timeout(60):
+        while not await sql.fetchval(LISTENING):  # noqa: ASYNC110 - nothing tells when it does
+            await asyncio.sleep(0.01)
+    parked = await park(replica)
+    await other.send("")
+    (heard_of,) = await parked
+    await replica.store.ack([(0, Ack(heard_of.message_id, heard_of.generation, None))])
+
+
 @pytest.mark.scar(41)
 @pytest.mark.parametrize("way", [by_nack, by_expiry])
 async def test_another_replica_lowers_the_floor_of_that_level_only(database_url: str, way: Way) -> None:
     sql = await asyncpg.connect(database_url)
     async with running(database_url) as one, running(database_url) as other:
         background = [asyncio.create_task(one.store.wakeups.notify()), asyncio.create_task(other.store.wakeups.listen())]
-        async with asyncio.timeout(20):
-            while not await sql.fetchval(LISTENING):  # noqa: ASYNC110 - nothing tells when it does
-                await asyncio.sleep(0.01)
+        await hears(sql, other, one)
         old, _ = await leave_behind(sql, other)
-        parked = asyncio.create_task(other.claim(wait=RARELY - 10))
-        while not other.store.parking.parked:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        parked = await park(other)
         await way(sql, one, old)
         assert [lease.message_id for lease in await parked] == [old.message_id]
         for task in background:

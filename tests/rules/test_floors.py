@@ -29,6 +29,8 @@ DEAD = 20_000
 DEAD_PAGES = 100
 """At least so many pages of the table hold them."""
 SLOTS = 10
+A_LOOK_AT_ALL_S = 120
+"""More than a look at everything is away: a second as a rule, but a minute where a machine stood still during the last one."""
 
 
 def work_off(api: Api, queue: str) -> None:
@@ -106,6 +108,7 @@ def test_another_replica_hears_of_an_older_message_that_comes_back(replicas: tup
     assert taken == 7
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("filters", [{}, {"work_types": ["w", "x"]}, {"task_id": "t"}, {"work_types": ["w", "x"], "task_id": "t"}])
 def test_an_older_message_that_nobody_told_of_is_found_soon(api: Api, queue: str, shared_database: str, filters: dict[str, Any]) -> None:
     """Stored by another hand, as by a restored replica of old."""
@@ -120,7 +123,7 @@ def test_an_older_message_that_nobody_told_of_is_found_soon(api: Api, queue: str
         "update message set status = 'pending', ended_by = 'released' where id = $1",
         int(old),
     )
-    assert until(lambda: api.claim(queue, **filters))[0]["message"]["id"] == old
+    assert until(lambda: api.claim(queue, **filters), A_LOOK_AT_ALL_S)[0]["message"]["id"] == old
 
 
 async def test_a_line_that_nobody_claims_from_is_not_looked_below_and_begins_at_the_front_again(database_url: str) -> None:
@@ -241,6 +244,7 @@ async def test_the_timer_walks_nothing_that_is_gone_but_what_came_due_of_late(da
     await sql.close()
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.rule(8)
 def test_what_was_due_long_ago_when_it_was_committed_is_found_soon(start_server: Callable[..., Server], database_url: str) -> None:
     """As by a transaction that took longer than a sweep looks back, or after a jump of the database's clock."""
@@ -263,4 +267,4 @@ def test_what_was_due_long_ago_when_it_was_committed_is_found_soon(start_server:
         int(delayed),
     )
     for message_id in (leased, looked_at, delayed):
-        until(lambda wanted=message_id: api.message(wanted)["status"] == "pending")  # type: ignore[misc]
+        until(lambda wanted=message_id: api.message(wanted)["status"] == "pending", A_LOOK_AT_ALL_S)  # type: ignore[misc]

