@@ -17,6 +17,7 @@ from app import embedded, logs
 from app.front import Front
 from app.main import create_app
 from app.settings import Settings
+from app.store.faults import UnavailableError
 
 # Above the 60 s at which proxies cut, and above the SDK's 15 s, so that it is never the server that closes a connection in use (scar 24).
 _KEEP_ALIVE_S = 75
@@ -114,7 +115,7 @@ def _database(settings: Settings) -> Iterator[str]:
 
 
 def main() -> None:
-    """Run the command line; what is wrong with the settings or the embedded Postgres is said in a line."""
+    """Run the command line; what is wrong with the settings or with Postgres is said in a line."""
     try:
         cli()
     except ValidationError as error:
@@ -122,3 +123,5 @@ def main() -> None:
         sys.exit(f"leasebeat-server: a setting is wrong: {problems}")
     except embedded.EmbeddedPostgresError as error:
         sys.exit(f"leasebeat-server: {error}")
+    except UnavailableError as error:
+        sys.exit(f"leasebeat-server: the database does not answer: {error}")

@@ -8,6 +8,7 @@ from alembic.config import Config
 from sqlalchemy import Connection, text
 
 from app.store.database import open_engine
+from app.store.faults import answering
 
 _ADVISORY_LOCK = 0x1EA5EBEA7
 _TAKE_TURN = text("select pg_try_advisory_xact_lock(:key)")
@@ -22,7 +23,12 @@ def configuration(folder: Path) -> Config:
 
 
 def migrate(database_url: str, folder: Path) -> None:
-    """Run every migration that has not run yet. Safe to call from several processes at once."""
+    """Run every migration that has not run yet. Safe to call from several processes at once.
+
+    Raises:
+        UnavailableError: the database does not answer.
+
+    """
 
     def upgrade(connection: Connection) -> None:
         config = configuration(folder)
@@ -32,7 +38,9 @@ def migrate(database_url: str, folder: Path) -> None:
     async def run() -> None:
         engine = open_engine(database_url, statement_timeout=None)
         try:
-            async with engine.connect() as turn, engine.connect() as connection:
+            with answering():
+                turn = await engine.connect()
+            async with turn, engine.connect() as connection:
                 # Held beside the migrations' own transactions, and waited for by tries that each end their transaction: making an index
                 # concurrently waits for every transaction that has a snapshot, or has had one since, and a try that waits has.
                 while not await turn.scalar(_TAKE_TURN, {"key": _ADVISORY_LOCK}):

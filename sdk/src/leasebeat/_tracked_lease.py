@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import threading
 import time
 from dataclasses import replace
@@ -11,10 +10,10 @@ from typing import Any
 from leasebeat._errors import LeaseLostError, lease_error
 from leasebeat._leases import Beat, BeatResult, Lease
 from leasebeat._retry import Pauses
+from leasebeat._wire import storable_text
 
 MAX_PROGRESS = 2**63 - 1
 MAX_DETAIL_BYTES = 8 * 1024
-_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it, and not a backslash that comes before "u0000"
 
 SPACING_SHARE = 0.05  # of the time left: beats of a lease that always extends are no closer than this
 LONGEST_SPACING_S = 1.0
@@ -284,11 +283,7 @@ def detail_text(detail: Any) -> str:
         ValueError: If it is too long, a number in it is not finite, or it has U+0000 or half of a surrogate pair in it.
         TypeError: If it has no JSON form.
     """
-    text = json.dumps(detail, allow_nan=False, separators=(",", ":"))
-    if _NUL.search(text):
-        raise ValueError("detail has U+0000 in it, which the service cannot store")
-    if "\\ud" in text:
-        json.dumps(detail, ensure_ascii=False).encode()  # refuses what is half of a pair
+    text = storable_text(detail, "detail")
     if len(text) > MAX_DETAIL_BYTES:
         raise ValueError(f"detail is {len(text)} bytes of JSON, at most {MAX_DETAIL_BYTES} are allowed")
     return text

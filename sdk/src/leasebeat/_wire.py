@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,6 +11,8 @@ from types import NoneType, UnionType
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # as JSON writes it, and not a backslash that comes before "u0000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,21 @@ def encode(body: object) -> bytes:
         ValueError: If a number is not finite, or the value refers to itself.
     """
     return json.dumps(body, allow_nan=False, separators=(",", ":")).encode()
+
+
+def storable_text(value: object, name: str) -> str:
+    """Write as JSON, in ASCII, what the service can store. `name` is what an error calls it.
+
+    Raises:
+        TypeError: If a value has no JSON form.
+        ValueError: If a number in it is not finite, or it has U+0000 or half of a surrogate pair in it.
+    """
+    text = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    if _NUL.search(text):
+        raise ValueError(f"{name} has U+0000 in it, which the service cannot store")
+    if "\\ud" in text:
+        json.dumps(value, ensure_ascii=False).encode()  # refuses what is half of a pair
+    return text
 
 
 @cache

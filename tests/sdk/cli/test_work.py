@@ -170,8 +170,16 @@ def test_reports_set_progress_and_detail_from_which_the_next_attempt_resumes(she
         ("echo '\"text\"'; printf '\\377\\n'; printf '{\"a\":\\n'", "text"),
         ("echo '{}'; echo '{\"detail\": 1}'", {}),
         ("echo 1; yes '[' | head -n 100000 | tr -d '\\n'; echo", 1),
+        (r"""printf '%s\n' '"\\\\u0000"' '[1e400]' '"a\u0000b"' '{"\ud800": 1}' '"\uDC00"'""", r"\\u0000"),
     ],
-    ids=["without its end of line", "an array", "a string", "an empty object", "before what is nested too deep"],
+    ids=[
+        "without its end of line",
+        "an array",
+        "a string",
+        "an empty object",
+        "before what is nested too deep",
+        "before what is not storable",
+    ],
 )
 def test_which_line_is_the_output(shell: Shell, script: str, output: object) -> None:
     assert shell.run(script).output == output
