@@ -1,6 +1,7 @@
 """Bring the database's schema to this version's."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from alembic import command
@@ -37,19 +38,18 @@ def migrate(database_url: str, folder: Path) -> None:
 
     async def run() -> None:
         engine = open_engine(database_url, statement_timeout=None)
-        try:
+        async with AsyncExitStack() as stack:
+            stack.push_async_callback(engine.dispose)
             with answering():
-                turn = await engine.connect()
-            async with turn, engine.connect() as connection:
-                # Held beside the migrations' own transactions, and waited for by tries that each end their transaction: making an index
-                # concurrently waits for every transaction that has a snapshot, or has had one since, and a try that waits has.
-                while not await turn.scalar(_TAKE_TURN, {"key": _ADVISORY_LOCK}):
-                    await turn.rollback()
-                    await asyncio.sleep(_RETRY_S)
-                # The holder's own snapshot is let go by its next statement.
-                await turn.exec_driver_sql("set local application_name = 'leasebeat migrating'")
-                await connection.run_sync(upgrade)
-        finally:
-            await engine.dispose()
+                turn = await stack.enter_async_context(engine.connect())
+            connection = await stack.enter_async_context(engine.connect())
+            # Held beside the migrations' own transactions, and waited for by tries that each end their transaction: making an index
+            # concurrently waits for every transaction that has a snapshot, or has had one since, and a try that waits has.
+            while not await turn.scalar(_TAKE_TURN, {"key": _ADVISORY_LOCK}):
+                await turn.rollback()
+                await asyncio.sleep(_RETRY_S)
+            # The holder's own snapshot is let go by its next statement.
+            await turn.exec_driver_sql("set local application_name = 'leasebeat migrating'")
+            await connection.run_sync(upgrade)
 
     asyncio.run(run())
