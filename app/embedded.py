@@ -9,6 +9,7 @@ import fcntl
 import importlib.util
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -27,6 +28,10 @@ _USER = "leasebeat_postgres"
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 60.0
 _RESTART_S = 0.5
+_WHO_MAY_CONNECT = """\
+local all all scram-sha-256
+host all all 127.0.0.1/32 scram-sha-256
+"""
 
 log = structlog.get_logger(__name__)
 
@@ -36,7 +41,10 @@ class EmbeddedPostgresError(RuntimeError):
 
 
 class EmbeddedPostgres:
-    """One Postgres process over one data directory. Listens on loopback TCP and on a socket in a short temporary folder."""
+    """One Postgres process over one data directory. Listens on loopback TCP and on a socket in a short temporary folder.
+
+    Whoever connects needs a password, which is in a file of the data directory: all users of the machine reach the port.
+    """
 
     def __init__(self, data: Path, bin_dir: Path | None = None, options: Sequence[str] = (), port: int | None = None) -> None:
         self.data = data.absolute()
@@ -44,6 +52,7 @@ class EmbeddedPostgres:
         self._options = list(options)
         self._uid, self._gid = _account()
         self._port = port
+        self._password = ""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[str] | None = None
         self._sockets: str | None = None
@@ -55,7 +64,7 @@ class EmbeddedPostgres:
         return self.url_of("postgres")
 
     def url_of(self, database: str) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
+        return f"postgresql://postgres:{self._password}@127.0.0.1:{self._port}/{database}"
 
     @property
     def pid(self) -> int:
@@ -76,6 +85,7 @@ class EmbeddedPostgres:
             if not self.data.exists():
                 self._initialize()
             self._stop_orphan()
+            self._password = self._known_password() or self._new_password()
             self._launch()
         except BaseException:
             self.stop()
@@ -122,6 +132,24 @@ class EmbeddedPostgres:
             shutil.chown(unfinished, self._uid, self._gid)
         self._run("initdb", "--auth=trust", "--username=postgres", "--locale=C.UTF-8", "--encoding=UTF8", "-D", str(unfinished))
         unfinished.rename(self.data)
+
+    @property
+    def _password_file(self) -> Path:
+        return self.data / "leasebeat.password"
+
+    def _known_password(self) -> str:
+        return self._password_file.read_text() if self._password_file.exists() else ""
+
+    def _new_password(self) -> str:
+        """Have Postgres ask for a password from now on, also over a directory that an earlier version has made."""
+        password = secrets.token_urlsafe(24)
+        self._run("postgres", "--single", "-D", str(self.data), "postgres", said=f"alter role postgres password '{password}'\n")
+        (self.data / "pg_hba.conf").write_text(_WHO_MAY_CONNECT)
+        unfinished = self._password_file.with_suffix(".new")
+        unfinished.touch(mode=0o600)
+        unfinished.write_text(password)
+        unfinished.rename(self._password_file)
+        return password
 
     def _own_directory(self) -> None:
         self.data.parent.mkdir(parents=True, exist_ok=True)
@@ -173,9 +201,11 @@ class EmbeddedPostgres:
         elif str(self.data) in command:
             self._run("pg_ctl", "stop", "-D", str(self.data), "-m", "fast", check=False)
 
-    def _run(self, program: str, *arguments: str, check: bool = True) -> int:
+    def _run(self, program: str, *arguments: str, said: str = "", check: bool = True) -> int:
         command = [str(self._bin / program), *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", user=self._uid, group=self._gid)  # noqa: S603 - as above
+        done = subprocess.run(  # noqa: S603 - as above
+            command, input=said, capture_output=True, text=True, check=False, cwd="/", user=self._uid, group=self._gid
+        )
         if check and done.returncode != 0:
             raise EmbeddedPostgresError(f"{program} failed: {done.stderr.strip()}")
         return done.returncode

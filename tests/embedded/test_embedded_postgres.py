@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import pwd
+import re
 import signal
 import stat
 import subprocess
@@ -108,6 +109,31 @@ def test_it_listens_on_loopback_alone_and_takes_its_options(tmp_path: Path) -> N
         listening = {each.laddr.ip for each in psutil.Process(postgres.pid).net_connections("inet") if each.status == psutil.CONN_LISTEN}
         assert listening == {"127.0.0.1"}
         assert ask(postgres.url, "show server_encoding") == ["UTF8"]
+
+
+def test_nobody_gets_in_without_its_password_which_only_we_can_read(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running(data, programs(), FAST) as postgres:
+        with pytest.raises(asyncpg.InvalidPasswordError):
+            ask(with_password(postgres.url, "guess"), "select 1")
+        assert stat.S_IMODE((data / "leasebeat.password").stat().st_mode) == 0o600
+
+
+def test_a_directory_of_a_version_without_passwords_gets_one_and_keeps_its_data(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with running(data, programs(), FAST) as postgres:
+        ask(postgres.url, "create table kept as select 42 as n", "alter role postgres password null", "select 1")
+    (data / "leasebeat.password").unlink()
+    (data / "pg_hba.conf").write_text("local all all trust\nhost all all 127.0.0.1/32 trust\n")
+    for _ in range(2):
+        with running(data, programs(), FAST) as postgres:
+            assert ask(postgres.url, "select n from kept") == [42]
+            with pytest.raises(asyncpg.InvalidPasswordError):
+                ask(with_password(postgres.url, "guess"), "select 1")
+
+
+def with_password(url: str, password: str) -> str:
+    return re.sub(r":[^:@]+@", f":{password}@", url)
 
 
 def test_a_second_owner_is_refused_and_does_not_disturb_the_first(tmp_path: Path) -> None:
