@@ -59,7 +59,7 @@ async def _store(url: str, counts: dict[str, int], keys: int, lease_s: float) ->
         for status, count in counts.items():
             halves = (count // 2, count - count // 2)  # at once, as there are two cores or more
             await asyncio.gather(*(_insert(url, status, half, keys if status == "pending" else 0) for half in halves))
-        await sql.execute("analyze message")  # else those to lease are taken for few, and each is looked up among all leases stored so far
+        await sql.execute("set enable_nestloop = off")  # else each to lease may be looked up among all leases stored so far, one by one
         await sql.execute(_LEASED, lease_s)
         for index in indexes:  # built at once, which takes a fraction of the time
             await sql.execute(index["indexdef"])
