@@ -93,6 +93,7 @@ def _measure_all(asked: _Asked) -> dict[int, list[Bar]]:
     """Measure one bar after another until all are done or the time is over, and return those that were finished, by number."""
     found: dict[int, list[Bar]] = {}
     signal.signal(signal.SIGALRM, _end)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     try:
         signal.setitimer(signal.ITIMER_REAL, asked.seconds)
         for number in asked.numbers:
