@@ -5,11 +5,11 @@ from datetime import datetime
 
 from app.store.database import Database, Row, fetch
 from app.store.faults import answering
+from app.store.pick import ANSWER_BYTES
 from app.store.recheck import BLOCK
 from app.store.states import in_state
 from app.store.workers import HOLDS
 
-_PAGE_CHARACTERS = 8 * 1024 * 1024
 _PREFETCHED = 16
 
 _MESSAGE_FACTS = """
@@ -142,7 +142,7 @@ class Reads:
             async with self._pool.acquire() as connection, connection.transaction(readonly=True):
                 arguments = (shard, queue_id, statuses, after, limit + 1)
                 async for row in connection.cursor(MESSAGES, *arguments, prefetch=_PREFETCHED):
-                    if len(rows) == limit or size >= _PAGE_CHARACTERS:
+                    if len(rows) == limit or size >= ANSWER_BYTES:
                         return rows, True
                     rows.append(row)
                     size += sum(len(row[name] or "") for name in ("body", "headers", "output"))
