@@ -42,8 +42,8 @@ weighed as (
         {_counted("unconfirmed_count", "(not is_attempt)::int")} as unconfirmed,
         {_counted("unconfirmed_count", "(not is_attempt)::int")} - message.unconfirmed_before as unconfirmed_used
     from ended
-    join queue on queue.id = ended.queue_id
-    join message on message.shard = ended.shard and message.id = ended.message_id
+    join queue on queue.id = any(array[ended.queue_id])
+    join message on message.shard = any(array[ended.shard]) and message.id = ended.message_id
 ),
 judged as (
     select
@@ -85,7 +85,7 @@ returned as (
         end,
         {counters}, {KEEP_REPORT}
     from placed as ended
-    where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
+    where message.shard = any(array[ended.shard]) and message.id = ended.message_id and message.generation = ended.generation
     returning ended.*, message.ended_by, message.fairness_key, message.priority,
               case when message.status = 'pending' then message.queue_id end as ready_in,
               case when ended.limited then ended.queue_id end as freed

@@ -35,7 +35,7 @@ started as (
     update message
     set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = (select began from granting)
     from picked
-    where message.shard = picked.shard and message.id = picked.id and exists (select from granting)
+    where message.shard = any(array[picked.shard]) and message.id = picked.id and exists (select from granting)
     returning message.*, picked.nth
 ),
 slotted as (
@@ -125,8 +125,8 @@ cross join lateral (
       and lease.expires_at > now()
     offset 0  -- looked up once per claim id, never the other way round
 ) as lease
-join message on message.shard = lease.shard and message.id = lease.message_id
-join queue on queue.id = lease.queue_id
+join message on message.shard = any(array[lease.shard]) and message.id = lease.message_id
+join queue on queue.id = any(array[lease.queue_id])
 order by lease.worker_id, lease.claim_id, lease.claim_slot
 """
 

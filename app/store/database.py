@@ -7,13 +7,11 @@ Hot statements stand alone and never change session state, so a connection needs
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 import asyncpg
-from asyncpg.pool import PoolConnectionProxy
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlmodel.ext.asyncio.session import AsyncSession
 
@@ -30,9 +28,6 @@ _WORK_CONNECTIONS = 8
 _READ_CONNECTIONS = 4
 _ENGINE_CONNECTIONS = 2
 _CLOSE_TIMEOUT_S = 5.0
-_PLANS_LAST_S = 2.0
-"""A plan that was made while a table was quite empty may read the table as a whole; it does not last."""
-_MOST_CONNECTIONS = 100
 _TRIES = 3
 # JIT pays for long analyses; here it would only add its compile time to short statements.
 _BASE = {"application_name": "leasebeat", "jit": "off", "timezone": "UTC"}
@@ -42,8 +37,10 @@ _SESSION = _BASE | {"idle_in_transaction_session_timeout": "5s"}
 # told to try again, and does not keep others from the connection.
 _WRITING_SESSION = _SESSION | {"lock_timeout": "5s"}
 # Hot statements go row by row from their arrays to the tables, by the index that has their order: the one plan that is good at any size.
-# Postgres would else choose others while a table is small or not yet analysed, and keep them: reading whole tables, sorting them, or
-# joining batches by nested scans. As there is one good plan, it is kept: to plan each call anew costs a lone ack as much again as the ack.
+# Postgres would else choose others while it takes a table to be small, and keep them: reading whole tables, sorting them, or joining
+# batches by nested scans. As there is one good plan, it is kept: to plan each call anew costs a lone ack as much again as the ack.
+# Whatever Postgres takes a table for, a join must not begin with it. So the first column of its key is compared with `any(array[...])`:
+# that goes by the index as `=` does, but a walk through the index in its order is of no use to it.
 HOT_SESSION = _SESSION | {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",
@@ -53,6 +50,8 @@ HOT_SESSION = _SESSION | {
     "enable_incremental_sort": "off",
     "plan_cache_mode": "force_generic_plan",
 }
+# What people read may have many good plans, by what they ask for and by what the tables hold at the time.
+_READING_SESSION = _SESSION | {"plan_cache_mode": "force_custom_plan"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ async def open_database(url: str) -> Database:
         beats=await _pool(url, _BEAT_CONNECTIONS, HOT_SESSION),
         timer=await _pool(url, _TIMER_CONNECTIONS, HOT_SESSION),
         work=await _pool(url, _WORK_CONNECTIONS, HOT_SESSION),
-        reads=await _pool(url, _READ_CONNECTIONS, _SESSION),
+        reads=await _pool(url, _READ_CONNECTIONS, _READING_SESSION),
         reading=open_engine(url, _SESSION),
         writing=open_engine(url, _WRITING_SESSION),
     )
@@ -179,22 +178,6 @@ async def write(database: Database, change: Callable[[AsyncSession], Awaitable[T
     return await _carry_out(transaction)
 
 
-class _Plans:
-    """Has each connection of a pool drop its plans every few seconds."""
-
-    def __init__(self) -> None:
-        self._due: dict[int, float] = {}
-
-    async def renew(self, connection: "PoolConnectionProxy[asyncpg.Record]") -> None:
-        server = connection.get_server_pid()
-        if time.monotonic() < self._due.get(server, 0):
-            return
-        await connection.execute("discard plans")
-        if len(self._due) >= _MOST_CONNECTIONS:
-            self._due.clear()
-        self._due[server] = time.monotonic() + _PLANS_LAST_S
-
-
 async def _pool(url: str, size: int, session_settings: dict[str, str]) -> Pool:
     return await asyncpg.create_pool(
         plain_url(url),
@@ -203,7 +186,6 @@ async def _pool(url: str, size: int, session_settings: dict[str, str]) -> Pool:
         command_timeout=STATEMENT_TIMEOUT_S,
         timeout=5,
         server_settings=session_settings,
-        setup=_Plans().renew,
         reset=_keep_session,
     )
 

@@ -69,7 +69,7 @@ changed as materialized (
 derived as (
     update queue set derived_lease = changed.lease, derived_samples = changed.samples
     from changed
-    where queue.id = changed.id
+    where queue.id = any(array[changed.id])
 )
 select exists (select from mine) as mine, count(*) as asked, max(id) as last from asked
 """

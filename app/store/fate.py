@@ -20,7 +20,7 @@ from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
 left join lateral (
     select message.id, message.generation, message.status, message.ended_by
     from message
-    join queue on queue.id = message.queue_id
+    cross join lateral (select from queue where queue.id = message.queue_id offset 0) as queue  -- never the other way round
     where message.shard = $1 and message.id = asked.message_id
     limit 1
 ) as message on true

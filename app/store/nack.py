@@ -28,7 +28,7 @@ with asked as materialized (
 ended as (
     delete from lease
     using held
-    where lease.shard = held.shard and lease.message_id = held.message_id
+    where lease.shard = any(array[held.shard]) and lease.message_id = held.message_id
     returning lease.*, held.error, held.delay, held.retryable, true as is_attempt
 ),
 {_RETURNED_AND_NOTED}

@@ -21,7 +21,7 @@ with due as materialized (
 promoted as (
     update message set status = 'pending'
     from due
-    where message.shard = due.shard and message.id = due.id
+    where message.shard = any(array[due.shard]) and message.id = due.id
     returning message.queue_id, message.id, message.fairness_key, message.priority
 )
 select count(*) as promoted, {first_ready_of("promoted", queue="queue_id", message="id")} as ready from promoted

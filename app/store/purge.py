@@ -46,10 +46,10 @@ doomed as materialized (
     ) as message
 ),
 forgotten as (
-    delete from checkpoint using doomed where checkpoint.shard = doomed.shard and checkpoint.message_id = doomed.id
+    delete from checkpoint using doomed where checkpoint.shard = any(array[doomed.shard]) and checkpoint.message_id = doomed.id
 ),
 removed as (
-    delete from message using doomed where message.shard = doomed.shard and message.id = doomed.id returning message.id
+    delete from message using doomed where message.shard = any(array[doomed.shard]) and message.id = doomed.id returning message.id
 )
 select
     (select count(*) from seen) as seen,

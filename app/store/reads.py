@@ -22,12 +22,17 @@ _MESSAGE_FACTS = """
     case when lease.expires_at > now() then lease.granted_at end as leased_at, message.started_at
 """
 
+_LEASE_OF_MESSAGE = """
+    select * from lease where lease.shard = message.shard and lease.message_id = message.id
+    offset 0  -- looked up once per message, never the other way round
+"""
+
 _MESSAGE = f"""
 -- Locks: none. Index: message_pkey, once per shard.
 select {_MESSAGE_FACTS}
 from message
 join queue on queue.id = message.queue_id
-left join lease on lease.shard = message.shard and lease.message_id = message.id
+left join lateral ({_LEASE_OF_MESSAGE}) as lease on true
 where message.shard = any($1::smallint[]) and message.id = $2
 """
 
@@ -48,7 +53,7 @@ from (
     limit $5
 ) as message
 join queue on queue.id = message.queue_id
-left join lease on lease.shard = message.shard and lease.message_id = message.id
+left join lateral ({_LEASE_OF_MESSAGE}) as lease on true
 order by message.id
 """
 

@@ -69,24 +69,25 @@ judged as materialized (
 left_to_reclaim as (
     update lease set check_at = greatest(judged.expires_at, now())
     from judged
-    where judged.ending and lease.shard = judged.shard and lease.message_id = judged.message_id
+    where judged.ending and lease.shard = any(array[judged.shard]) and lease.message_id = judged.message_id
 ),
 living as materialized (
     -- What others had in hand is looked at again in a moment: not at once, or there would be no end of it. What was too much is.
-    select block, min(case when ends_soon and nth > $4 then now() else greatest(expires_at, {_SOON} + interval '50 ms') end) as check_at
+    select shard, block,
+           min(case when ends_soon and nth > $4 then now() else greatest(expires_at, {_SOON} + interval '50 ms') end) as check_at
     from judged
     where not ending
-    group by block
+    group by shard, block
 ),
 moved as (
     update recheck set check_at = living.check_at
     from living
-    where recheck.shard = $1 and recheck.block = living.block
+    where recheck.shard = any(array[living.shard]) and recheck.block = living.block
 ),
 dropped as (
     delete from recheck
     using due
-    where recheck.shard = due.shard and recheck.block = due.block and recheck.block <> all(array(select block from living))
+    where recheck.shard = any(array[due.shard]) and recheck.block = due.block and recheck.block <> all(array(select block from living))
 )
 select count(*) as blocks from due
 """

@@ -62,7 +62,7 @@ moved as (
         when looked_at.expires_at > now() + make_interval(secs => {2 * EARLY_S}) then 'infinity' else looked_at.expires_at
     end
     from (select * from due union all select * from early) as looked_at
-    where looked_at.expires_at > now() and lease.shard = looked_at.shard and lease.message_id = looked_at.message_id
+    where looked_at.expires_at > now() and lease.shard = any(array[looked_at.shard]) and lease.message_id = looked_at.message_id
     returning lease.*
 ),
 to_recheck as (
@@ -73,7 +73,7 @@ to_recheck as (
 ended as (
     delete from lease
     using due
-    where due.expires_at <= now() and lease.shard = due.shard and lease.message_id = due.message_id
+    where due.expires_at <= now() and lease.shard = any(array[due.shard]) and lease.message_id = due.message_id
     returning lease.*, lease.confirm_timeout is null as is_attempt, true as retryable, null::float8 as delay
 ),
 {_RETURNED_AND_NOTED}

@@ -16,15 +16,15 @@ with asked as materialized (
 ended as (
     delete from lease
     using held
-    where lease.shard = held.shard and lease.message_id = held.message_id
+    where lease.shard = any(array[held.shard]) and lease.message_id = held.message_id
     returning lease.*
 )
 update message
 set status = 'pending', available_at = now(), ended_by = 'released',
     {counted("released_count")}, {KEEP_REPORT}
 from ended, queue
-where message.shard = ended.shard and message.id = ended.message_id and message.generation = ended.generation
-  and queue.id = message.queue_id
+where message.shard = any(array[ended.shard]) and message.id = ended.message_id and message.generation = ended.generation
+  and queue.id = any(array[message.queue_id])
 returning message.id as message_id, message.generation, 'released' as fate, null::bigint as freed, 0::float8 as wait,
           message.queue_id as ready_in, message.fairness_key, message.priority
 """

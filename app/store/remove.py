@@ -12,7 +12,9 @@ held as materialized (
     select lease.shard, lease.message_id
     from gone
     cross join lateral (
-        select shard, message_id from lease where lease.shard = gone.shard and lease.queue_id = gone.id and lease.generation > 0 limit $1
+        select shard, message_id from lease where lease.shard = gone.shard and lease.queue_id = gone.id and lease.generation > 0
+        order by lease.worker_id, lease.claim_id, lease.claim_slot  -- as only the one index has it
+        limit $1
     ) as lease
     order by lease.message_id
 ),
@@ -24,7 +26,7 @@ ended as materialized (
     ) as lease
 ),
 released as (
-    delete from lease using ended where lease.shard = ended.shard and lease.message_id = ended.message_id
+    delete from lease using ended where lease.shard = any(array[ended.shard]) and lease.message_id = ended.message_id
 ),
 found as materialized (
     select message.shard, message.id, message.queue_id
@@ -33,6 +35,7 @@ found as materialized (
         select shard, id, queue_id
         from message
         where message.shard = gone.shard and message.queue_id = gone.id and message.status <> '' and not exists (select from ended)
+        order by message.status, message.id  -- as only the one index has it
         limit $1
     ) as message
     order by message.id
@@ -47,14 +50,14 @@ doomed as materialized (
     ) as message
 ),
 forgotten as (
-    delete from checkpoint using doomed where checkpoint.shard = doomed.shard and checkpoint.message_id = doomed.id
+    delete from checkpoint using doomed where checkpoint.shard = any(array[doomed.shard]) and checkpoint.message_id = doomed.id
 ),
 removed as (
-    delete from message using doomed where message.shard = doomed.shard and message.id = doomed.id
+    delete from message using doomed where message.shard = any(array[doomed.shard]) and message.id = doomed.id
 ),
 finished as (
     delete from deleted_queue using gone
-    where deleted_queue.id = gone.id and not exists (select from held) and not exists (select from found)
+    where deleted_queue.id = any(array[gone.id]) and not exists (select from held) and not exists (select from found)
 )
 select exists (select from gone) as more
 """

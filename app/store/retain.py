@@ -26,10 +26,10 @@ old as materialized (
     limit $2
 ),
 forgotten as (
-    delete from checkpoint using old where checkpoint.shard = old.shard and checkpoint.message_id = old.id
+    delete from checkpoint using old where checkpoint.shard = any(array[old.shard]) and checkpoint.message_id = old.id
 ),
 gone as (
-    delete from message using old where message.shard = old.shard and message.id = old.id
+    delete from message using old where message.shard = any(array[old.shard]) and message.id = old.id
 )
 select count(*) as gone from old
 """
@@ -53,7 +53,7 @@ old as materialized (
 gone as (
     delete from send_request
     using old
-    where send_request.shard = old.shard and send_request.queue_id = old.queue_id and send_request.key = old.key
+    where send_request.shard = any(array[old.shard]) and send_request.queue_id = old.queue_id and send_request.key = old.key
 )
 select count(*) as gone from old
 """

@@ -15,7 +15,7 @@ _OVERLAP_S = 60.0
 
 TRIM = f"""
 -- Locks: the chore's own, so that one replica at a time does it; the surplus checkpoints, skipping those in other hands.
--- Index: checkpoint_made from where the last batch ended, checkpoint_history, checkpoint_pkey.
+-- Index: checkpoint_made from where the last batch ended, checkpoint_of_history, checkpoint_pkey.
 -- Only a history that has grown can be too long, so it looks at those with a new checkpoint.
 with {mine(Chore.TRIM)},
 recent as materialized (
@@ -40,7 +40,7 @@ surplus as materialized (
         select shard, message_id, generation, kind
         from checkpoint
         where checkpoint.shard = grown.shard and checkpoint.history = grown.history
-        order by created_at desc, generation desc, kind desc, message_id desc
+        order by created_at desc
         limit $4
         offset {KEPT}
     ) as older
@@ -59,7 +59,7 @@ held as materialized (
 trimmed as (
     delete from checkpoint
     using held
-    where checkpoint.shard = held.shard and checkpoint.message_id = held.message_id
+    where checkpoint.shard = any(array[held.shard]) and checkpoint.message_id = held.message_id
       and checkpoint.generation = held.generation and checkpoint.kind = held.kind
     returning checkpoint.kind
 )

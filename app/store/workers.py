@@ -100,7 +100,7 @@ with silent as materialized (
     limit {_FORGET_BATCH}
     for update skip locked
 )
-delete from worker using silent where worker.worker_id = silent.worker_id
+delete from worker using silent where worker.worker_id = any(array[silent.worker_id])
 returning worker.worker_id
 """
 

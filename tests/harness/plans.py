@@ -103,6 +103,35 @@ async def fill(
     )
 
 
+_MANY = 3000
+_MANY_ROWS = {
+    "queue": f"""
+        insert into queue (shard, name, visibility_timeout, extension, beat_interval, extension_enabled, max_lease, max_attempts,
+                           progress_required, weights)
+        select shard, 'queue-' || n, visibility_timeout, extension, beat_interval, extension_enabled, max_lease, max_attempts,
+               progress_required, weights
+        from queue, generate_series(1, {_MANY}) n
+    """,
+    "recheck": f"insert into recheck (shard, block, check_at) select 0, n, now() from generate_series(1, {_MANY}) n",
+    "checkpoint": "insert into checkpoint (shard, message_id, generation, kind, history, facts) "
+    f"select 0, n, 1, 'nacked', 'message:' || n, '{{}}' from generate_series(1, {_MANY}) n",
+    "send_request": "insert into send_request (shard, queue_id, key, digest, message_ids) "
+    f"select 0, 1, 'key-' || n, '', '{{}}' from generate_series(1, {_MANY}) n",
+    "worker": f"insert into worker (worker_id) select 'worker-' || n from generate_series(1, {_MANY}) n",
+}
+
+
+async def empty_out(sql: Connection) -> None:
+    """Leave many pages in each table and one row, in the last of them, as a busy day does. Postgres takes it for a table of one row."""
+    await fill(sql, ready=_MANY, leased=_MANY)
+    for insert in _MANY_ROWS.values():
+        await sql.execute(insert)
+    for table in ("message", "lease", *_MANY_ROWS):
+        await sql.execute(f"delete from {table} where ctid <> (select max(ctid) from {table})")
+        await sql.execute(f"vacuum (analyze) {table}")
+        assert await sql.fetchval("select relpages > 5 and reltuples <= 1 from pg_class where relname = $1", table)
+
+
 def _flatten(node: Node) -> list[Node]:
     return [node, *(inner for child in node.get("Plans", []) for inner in _flatten(child))]
 

@@ -1,12 +1,17 @@
-"""Fixtures of what operators do to queues."""
+"""Fixtures of what operators do to queues, and of what Postgres may take the tables for."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 
+import asyncpg
 import pytest
 from harness.api import Api
 from harness.operating import RARELY
+from harness.plans import Connection, empty_out
 from harness.postgres import Databases
 from harness.server import Server
+
+from app.store.database import HOT_SESSION
 
 
 @pytest.fixture
@@ -25,3 +30,28 @@ def replicas(postgres: Databases) -> Iterator[tuple[Server, Server]]:
     url = postgres.create()
     with Server(url, sweep_interval=RARELY) as one, Server(url, sweep_interval=RARELY) as other:
         yield one, other
+
+
+@pytest.fixture(scope="module", params=["new", "vacuumed", "emptied"])
+def small_database(request: pytest.FixtureRequest, postgres: Databases) -> Iterator[str]:
+    """Return a database whose tables Postgres takes to be small, and why it does."""
+    url = postgres.create()
+    asyncio.run(_make_small(url, request.param))
+    yield url
+    postgres.drop(url)
+
+
+async def _make_small(url: str, state: str) -> None:
+    sql = await asyncpg.connect(url)
+    if state == "vacuumed":
+        await sql.execute("vacuum (analyze)")
+    elif state == "emptied":
+        await empty_out(sql)
+    await sql.close()
+
+
+@pytest.fixture
+async def planning(small_database: str) -> AsyncIterator[Connection]:
+    connection = await asyncpg.connect(small_database, server_settings=HOT_SESSION)
+    yield connection
+    await connection.close()
