@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey
+from app.store.keys import key, shard_key
 from app.store.settle import KEEP_REPORT, Settled, explain, keep_reports, verdicts_of
 
 ACK = f"""
@@ -26,7 +27,7 @@ held as materialized (
 ended as (
     delete from lease
     using held
-    where lease.shard = any(array[held.shard]) and lease.message_id = held.message_id
+    where {shard_key("lease.message_id", "held.message_id")}
     returning lease.shard, held.message_id, held.generation, held.output, lease.progress, lease.detail, lease.expires_at <= now() as late,
               lease.queue_id as freed
 ),
@@ -36,7 +37,7 @@ late as materialized (
     cross join lateral (
         select message.shard
         from message
-        join queue on queue.id = any(array[message.queue_id])
+        join queue on {key("queue.id", "message.queue_id")}
         where held.shard is null and message.shard = $1 and message.id = held.message_id and message.generation = held.generation
           and message.ended_by in ('expired', 'unconfirmed')
         for no key update of message
@@ -51,8 +52,8 @@ update message
 set status = 'completed', ended_by = case when ended.late then 'acked_late' else 'acked' end, finished_at = now(),
     output = ended.output, error = null, reason = null, {KEEP_REPORT}
 from done as ended, queue
-where message.shard = any(array[ended.shard]) and message.id = ended.message_id and message.generation = ended.generation
-  and queue.id = any(array[message.queue_id])
+where {shard_key("message.id", "ended.message_id")} and message.generation = ended.generation
+  and {key("queue.id", "message.queue_id")}
 returning message.id as message_id, message.generation, message.ended_by as fate,
           case when queue.max_in_flight is not null then ended.freed end as freed, 0::float8 as wait
 """

@@ -4,6 +4,7 @@ Nack and reclaim share it: the message is counted, and goes back to its queue, a
 given up: it moves to the queue's dead-letter queue, or stays as `failed`.
 """
 
+from app.store.keys import key, shard_key
 from app.store.settle import HISTORY, KEEP_REPORT
 
 MAX_UNCONFIRMED = 20
@@ -42,8 +43,8 @@ weighed as (
         {_counted("unconfirmed_count", "(not is_attempt)::int")} as unconfirmed,
         {_counted("unconfirmed_count", "(not is_attempt)::int")} - message.unconfirmed_before as unconfirmed_used
     from ended
-    join queue on queue.id = any(array[ended.queue_id])
-    join message on message.shard = any(array[ended.shard]) and message.id = ended.message_id
+    join queue on {key("queue.id", "ended.queue_id")}
+    join message on {shard_key("message.id", "ended.message_id")}
 ),
 judged as (
     select
@@ -85,7 +86,7 @@ returned as (
         end,
         {counters}, {KEEP_REPORT}
     from placed as ended
-    where message.shard = any(array[ended.shard]) and message.id = ended.message_id and message.generation = ended.generation
+    where {shard_key("message.id", "ended.message_id")} and message.generation = ended.generation
     returning ended.*, message.ended_by, message.fairness_key, message.priority,
               case when message.status = 'pending' then message.queue_id end as ready_in,
               case when ended.limited then ended.queue_id end as freed

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from app.leases import outcomes
 from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey, fates_of
+from app.store.keys import key, shard_key
 from app.store.times import BEAT_INTERVAL, EXTENSION
 
 BEAT = f"""
@@ -39,7 +40,7 @@ measured as (
             or held.expires_at - now() < make_interval(secs => {BEAT_INTERVAL}) as due,
         not queue.progress_required or coalesce(held.progress > held.extended_progress, held.progress is not null) as progressed
     from held
-    join queue on queue.id = any(array[held.queue_id])
+    join queue on {key("queue.id", "held.queue_id")}
 ),
 judged as materialized (
     select *, progress is not null or detail is not null or confirm_timeout is not null as brings_news,
@@ -63,7 +64,7 @@ beaten as (
         progress = coalesce(judged.progress, lease.progress),
         detail = coalesce(judged.detail, lease.detail)
     from judged
-    where lease.shard = any(array[judged.shard]) and lease.message_id = judged.message_id
+    where {shard_key("lease.message_id", "judged.message_id")}
       and (judged.status = 'extended' or judged.status in ('held', 'stalled') and judged.brings_news)
     returning judged.message_id, judged.generation, judged.status, judged.beat_interval,
               judged.extendable and lease.expires_at < lease.deadline,

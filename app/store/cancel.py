@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from app.store.database import Pool, fetch
+from app.store.keys import key, shard_key
 from app.store.settle import KEEP_REPORT
 
 CANCEL = f"""
@@ -14,7 +15,7 @@ with held as materialized (
 ended as (
     delete from lease
     using held
-    where lease.shard = any(array[held.shard]) and lease.message_id = held.message_id
+    where {shard_key("lease.message_id", "held.message_id")}
     returning lease.generation, lease.progress, lease.detail
 )
 update message
@@ -22,7 +23,7 @@ set status = 'cancelled', ended_by = case when message.generation > 0 then 'canc
 from (values ($1::smallint, $2::bigint)) as asked(shard, id)
 left join ended on true
 cross join queue
-where message.shard = any(array[asked.shard]) and message.id = asked.id and queue.id = any(array[message.queue_id])
+where {shard_key("message.id", "asked.id")} and {key("queue.id", "message.queue_id")}
   and case message.status
       when 'in_progress' then message.generation = ended.generation
       when 'pending' then ended.generation is null

@@ -15,11 +15,12 @@ from app.leases.floors import Firsts, Floors, Taken, join
 from app.leases.rotation import Rotation, Visit
 from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
+from app.store.keys import key, shard_key
 from app.store.pick import ANSWER_BYTES, ANYTHING, PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
 from app.store.queues import QueueGoneError
 from app.store.times import BEAT_INTERVAL, EXTENSION
 
-_GRANT = """,
+_GRANT = f""",
 open_queue as materialized (
     -- The queue as it is now that it is locked, shared: while this was under way, it may have been deleted, paused, or given a limit.
     select id
@@ -35,7 +36,7 @@ started as (
     update message
     set status = 'in_progress', generation = message.generation + 1, ended_by = null, started_at = (select began from granting)
     from picked
-    where message.shard = any(array[picked.shard]) and message.id = picked.id and exists (select from granting)
+    where {shard_key("message.id", "picked.id")} and exists (select from granting)
     returning message.*, picked.nth
 ),
 slotted as (
@@ -50,11 +51,11 @@ termed as (
     select
         slotted.*,
         started_at + make_interval(secs => least(
-            ({confirm_within}::float8[])[slot], coalesce(({visibility_timeout}::float8[])[slot], lease_length), max_lease
+            ({{confirm_within}}::float8[])[slot], coalesce(({{visibility_timeout}}::float8[])[slot], lease_length), max_lease
         )) as expires_at,
         started_at + make_interval(secs => max_lease) as deadline,
         case
-            when ({confirm_within}::float8[])[slot] is not null then coalesce(({visibility_timeout}::float8[])[slot], lease_length)
+            when ({{confirm_within}}::float8[])[slot] is not null then coalesce(({{visibility_timeout}}::float8[])[slot], lease_length)
         end as confirm_timeout
     from slotted
 ),
@@ -62,7 +63,7 @@ granted as (
     insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, confirm_timeout,
                        worker_id, claim_id, claim_slot)
     select shard, id, queue_id, generation, started_at, expires_at, expires_at, deadline, confirm_timeout,
-           ($7::text[])[slot], ({claim_id}::text[])[slot], ({claim_slot}::int[])[slot]
+           ($7::text[])[slot], ({{claim_id}}::text[])[slot], ({{claim_slot}}::int[])[slot]
     from termed
 )
 select
@@ -125,8 +126,8 @@ cross join lateral (
       and lease.expires_at > now()
     offset 0  -- looked up once per claim id, never the other way round
 ) as lease
-join message on message.shard = any(array[lease.shard]) and message.id = lease.message_id
-join queue on queue.id = any(array[lease.queue_id])
+join message on {shard_key("message.id", "lease.message_id")}
+join queue on {key("queue.id", "lease.queue_id")}
 order by lease.worker_id, lease.claim_id, lease.claim_slot
 """
 

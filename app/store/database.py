@@ -39,8 +39,7 @@ _WRITING_SESSION = _SESSION | {"lock_timeout": "5s"}
 # Hot statements go row by row from their arrays to the tables, by the index that has their order: the one plan that is good at any size.
 # Postgres would else choose others while it takes a table to be small, and keep them: reading whole tables, sorting them, or joining
 # batches by nested scans. As there is one good plan, it is kept: to plan each call anew costs a lone ack as much again as the ack.
-# Whatever Postgres takes a table for, a join must not begin with it. So the first column of its key is compared with `any(array[...])`:
-# that goes by the index as `=` does, but a walk through the index in its order is of no use to it.
+# The joins are those of `store/keys.py`.
 HOT_SESSION = _SESSION | {
     "enable_seqscan": "off",
     "enable_bitmapscan": "off",

@@ -2,6 +2,7 @@
 
 from app.store.chores import Chore, mine
 from app.store.database import Pool, fetch
+from app.store.keys import key
 
 _LEAST_SAMPLES = 10
 _MOST_SAMPLES = 1000
@@ -69,7 +70,7 @@ changed as materialized (
 derived as (
     update queue set derived_lease = changed.lease, derived_samples = changed.samples
     from changed
-    where queue.id = any(array[changed.id])
+    where {key("queue.id", "changed.id")}
 )
 select exists (select from mine) as mine, count(*) as asked, max(id) as last from asked
 """

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, fetch
+from app.store.keys import shard_key
 from app.store.settle import HELD, Settled, explain, keep_reports, verdicts_of
 
 _RETURNED_AND_NOTED = end_attempts(
@@ -28,7 +29,7 @@ with asked as materialized (
 ended as (
     delete from lease
     using held
-    where lease.shard = any(array[held.shard]) and lease.message_id = held.message_id
+    where {shard_key("lease.message_id", "held.message_id")}
     returning lease.*, held.error, held.delay, held.retryable, true as is_attempt
 ),
 {_RETURNED_AND_NOTED}

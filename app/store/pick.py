@@ -7,6 +7,7 @@ the queue's row is held, $6 messages set aside, $7 the worker of each slot, $8 t
 
 from dataclasses import dataclass
 
+from app.store.keys import shard_key
 from app.store.sending import size_of
 from app.store.times import BEAT_INTERVAL, EXTENSION, VISIBILITY_TIMEOUT
 
@@ -189,7 +190,7 @@ def _pick_by_type(index: str, ready: str, filters: int) -> Pick:
             cross join lateral ({_of_turn(condition, "2 * turn.allowance + 10")}) as candidate  -- the first ones may be in other hands
             order by candidate.rank, candidate.id
         ) as candidate
-        join message on message.shard = any(array[candidate.shard]) and message.id = candidate.id
+        join message on {shard_key("message.id", "candidate.id")}
         where case message.status when 'pending' then message.queue_id = $2 end  -- still, as locked; in a form that no index is looked for
         order by candidate.rank, candidate.id
         limit turn.allowance

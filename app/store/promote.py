@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
+from app.store.keys import shard_key
 from app.store.ready import Ready, first_ready_of
 
 PROMOTE = f"""
@@ -21,7 +22,7 @@ with due as materialized (
 promoted as (
     update message set status = 'pending'
     from due
-    where message.shard = any(array[due.shard]) and message.id = due.id
+    where {shard_key("message.id", "due.id")}
     returning message.queue_id, message.id, message.fairness_key, message.priority
 )
 select count(*) as promoted, {first_ready_of("promoted", queue="queue_id", message="id")} as ready from promoted

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Collection
 
 from app.store.batches import BATCH_ROWS
 from app.store.database import Pool, fetch
+from app.store.keys import shard_key
 from app.store.states import in_state
 
 NEWEST = f"""
@@ -46,10 +47,10 @@ doomed as materialized (
     ) as message
 ),
 forgotten as (
-    delete from checkpoint using doomed where checkpoint.shard = any(array[doomed.shard]) and checkpoint.message_id = doomed.id
+    delete from checkpoint using doomed where {shard_key("checkpoint.message_id", "doomed.id")}
 ),
 removed as (
-    delete from message using doomed where message.shard = any(array[doomed.shard]) and message.id = doomed.id returning message.id
+    delete from message using doomed where {shard_key("message.id", "doomed.id")} returning message.id
 )
 select
     (select count(*) from seen) as seen,

@@ -9,6 +9,7 @@ from collections.abc import Collection
 
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
+from app.store.keys import shard_key
 
 BLOCK = 64
 """Message ids to a block. It is in the data: `recheck.block` is the message id divided by it."""
@@ -69,7 +70,7 @@ judged as materialized (
 left_to_reclaim as (
     update lease set check_at = greatest(judged.expires_at, now())
     from judged
-    where judged.ending and lease.shard = any(array[judged.shard]) and lease.message_id = judged.message_id
+    where judged.ending and {shard_key("lease.message_id", "judged.message_id")}
 ),
 living as materialized (
     -- What others had in hand is looked at again in a moment: not at once, or there would be no end of it. What was too much is.
@@ -82,12 +83,12 @@ living as materialized (
 moved as (
     update recheck set check_at = living.check_at
     from living
-    where recheck.shard = any(array[living.shard]) and recheck.block = living.block
+    where {shard_key("recheck.block", "living.block")}
 ),
 dropped as (
     delete from recheck
     using due
-    where recheck.shard = any(array[due.shard]) and recheck.block = due.block and recheck.block <> all(array(select block from living))
+    where {shard_key("recheck.block", "due.block")} and recheck.block <> all(array(select block from living))
 )
 select count(*) as blocks from due
 """

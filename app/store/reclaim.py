@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
+from app.store.keys import shard_key
 from app.store.ready import Ready, first_ready_of
 from app.store.recheck import BLOCK, EARLY_S
 
@@ -62,7 +63,7 @@ moved as (
         when looked_at.expires_at > now() + make_interval(secs => {2 * EARLY_S}) then 'infinity' else looked_at.expires_at
     end
     from (select * from due union all select * from early) as looked_at
-    where looked_at.expires_at > now() and lease.shard = any(array[looked_at.shard]) and lease.message_id = looked_at.message_id
+    where looked_at.expires_at > now() and {shard_key("lease.message_id", "looked_at.message_id")}
     returning lease.*
 ),
 to_recheck as (
@@ -73,7 +74,7 @@ to_recheck as (
 ended as (
     delete from lease
     using due
-    where due.expires_at <= now() and lease.shard = any(array[due.shard]) and lease.message_id = due.message_id
+    where due.expires_at <= now() and {shard_key("lease.message_id", "due.message_id")}
     returning lease.*, lease.confirm_timeout is null as is_attempt, true as retryable, null::float8 as delay
 ),
 {_RETURNED_AND_NOTED}

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Callable
 
 from app.store.batches import BATCH_ROWS
 from app.store.database import Pool, fetch
+from app.store.keys import shard_key
 from app.store.queues import QueueRef
 from app.store.ready import QueueFirsts, first_ready_of, firsts_of
 from app.store.states import in_state
@@ -32,7 +33,7 @@ with seen as materialized (
 named as materialized (
     select distinct {_DESTINATION} as name
     from seen
-    join message on message.shard = any(array[seen.shard]) and message.id = seen.id
+    join message on {shard_key("message.id", "seen.id")}
 ),
 open_queue as materialized (
     select id
@@ -64,7 +65,7 @@ moved as (
     set queue_id = held.queue_id, status = 'pending', available_at = now(), finished_at = null, source_queue = null, reason = null,
         attempt_count = 0, attempts_before = 0, unconfirmed_before = message.unconfirmed_count
     from held
-    where message.shard = any(array[held.shard]) and message.id = held.id
+    where {shard_key("message.id", "held.id")}
     returning message.queue_id, message.id, message.fairness_key, message.priority
 )
 select

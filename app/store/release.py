@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from app.store.attempts import counted
 from app.store.database import Pool, fetch
+from app.store.keys import key, shard_key
 from app.store.settle import HELD, KEEP_REPORT, Settled, explain, verdicts_of
 
 RELEASE = f"""
@@ -16,15 +17,15 @@ with asked as materialized (
 ended as (
     delete from lease
     using held
-    where lease.shard = any(array[held.shard]) and lease.message_id = held.message_id
+    where {shard_key("lease.message_id", "held.message_id")}
     returning lease.*
 )
 update message
 set status = 'pending', available_at = now(), ended_by = 'released',
     {counted("released_count")}, {KEEP_REPORT}
 from ended, queue
-where message.shard = any(array[ended.shard]) and message.id = ended.message_id and message.generation = ended.generation
-  and queue.id = any(array[message.queue_id])
+where {shard_key("message.id", "ended.message_id")} and message.generation = ended.generation
+  and {key("queue.id", "message.queue_id")}
 returning message.id as message_id, message.generation, 'released' as fate, null::bigint as freed, 0::float8 as wait,
           message.queue_id as ready_in, message.fairness_key, message.priority
 """

@@ -1,8 +1,9 @@
 """Remove: take the messages of deleted queues away, in small batches, so that no other queue waits for it."""
 
 from app.store.database import Pool, fetch
+from app.store.keys import key, shard_key
 
-REMOVE = """
+REMOVE = f"""
 -- Locks: the deleted queue's own row, skipping one that another replica works on; its leases, then its messages, each in id order.
 -- Index: lease_of_worker, lease_pkey, message_status, message_pkey, checkpoint_pkey.
 with gone as materialized (
@@ -26,7 +27,7 @@ ended as materialized (
     ) as lease
 ),
 released as (
-    delete from lease using ended where lease.shard = any(array[ended.shard]) and lease.message_id = ended.message_id
+    delete from lease using ended where {shard_key("lease.message_id", "ended.message_id")}
 ),
 found as materialized (
     select message.shard, message.id, message.queue_id
@@ -50,14 +51,14 @@ doomed as materialized (
     ) as message
 ),
 forgotten as (
-    delete from checkpoint using doomed where checkpoint.shard = any(array[doomed.shard]) and checkpoint.message_id = doomed.id
+    delete from checkpoint using doomed where {shard_key("checkpoint.message_id", "doomed.id")}
 ),
 removed as (
-    delete from message using doomed where message.shard = any(array[doomed.shard]) and message.id = doomed.id
+    delete from message using doomed where {shard_key("message.id", "doomed.id")}
 ),
 finished as (
     delete from deleted_queue using gone
-    where deleted_queue.id = any(array[gone.id]) and not exists (select from held) and not exists (select from found)
+    where {key("deleted_queue.id", "gone.id")} and not exists (select from held) and not exists (select from found)
 )
 select exists (select from gone) as more
 """

@@ -2,6 +2,7 @@
 
 from app.store.chores import Chore, mine
 from app.store.database import Pool, fetch
+from app.store.keys import shard_key
 
 _BATCH = 1000
 
@@ -26,10 +27,10 @@ old as materialized (
     limit $2
 ),
 forgotten as (
-    delete from checkpoint using old where checkpoint.shard = any(array[old.shard]) and checkpoint.message_id = old.id
+    delete from checkpoint using old where {shard_key("checkpoint.message_id", "old.id")}
 ),
 gone as (
-    delete from message using old where message.shard = any(array[old.shard]) and message.id = old.id
+    delete from message using old where {shard_key("message.id", "old.id")}
 )
 select count(*) as gone from old
 """
@@ -53,7 +54,7 @@ old as materialized (
 gone as (
     delete from send_request
     using old
-    where send_request.shard = any(array[old.shard]) and send_request.queue_id = old.queue_id and send_request.key = old.key
+    where {shard_key("send_request.queue_id, send_request.key", "old.queue_id, old.key")}
 )
 select count(*) as gone from old
 """

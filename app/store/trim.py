@@ -6,6 +6,7 @@ from datetime import datetime
 
 from app.store.chores import Chore, mine
 from app.store.database import Pool, fetch
+from app.store.keys import shard_key
 
 KEPT = 100
 _BATCH = 1000
@@ -59,7 +60,7 @@ held as materialized (
 trimmed as (
     delete from checkpoint
     using held
-    where checkpoint.shard = any(array[held.shard]) and checkpoint.message_id = held.message_id
+    where {shard_key("checkpoint.message_id", "held.message_id")}
       and checkpoint.generation = held.generation and checkpoint.kind = held.kind
     returning checkpoint.kind
 )

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from app.store.database import Pool, Row, fetch
+from app.store.keys import key
 
 CHANNEL = "leasebeat_workers"
 """Where replicas hear of workers that somebody has drained, let work again, or deleted: `changed` or `deleted`, and the worker's id."""
@@ -100,7 +101,7 @@ with silent as materialized (
     limit {_FORGET_BATCH}
     for update skip locked
 )
-delete from worker using silent where worker.worker_id = any(array[silent.worker_id])
+delete from worker using silent where {key("worker.worker_id", "silent.worker_id")}
 returning worker.worker_id
 """
 
