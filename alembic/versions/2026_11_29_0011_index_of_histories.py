@@ -1,4 +1,4 @@
-"""Keep the index of histories from statements that look checkpoints up by their message."""
+"""Keep the index of histories from statements that look checkpoints up by their message, and have in it what histories are ordered by."""
 
 from collections.abc import Mapping
 
@@ -10,7 +10,9 @@ down_revision = "0010"
 branch_labels = None
 depends_on = None
 
-_CREATED = {"checkpoint_of_history": "index {} on checkpoint (shard, history, created_at) where history is not null"}
+_CREATED = {
+    "checkpoint_of_history": "index {} on checkpoint (shard, history, created_at, generation, message_id) where history is not null",
+}
 _REPLACED = {"checkpoint_history": "index {} on checkpoint (shard, history, created_at)"}
 
 

@@ -260,7 +260,15 @@ class Checkpoint(SQLModel, table=True):
 
     __table_args__ = (
         _one_of("kind", get_args(CheckpointKind), "checkpoint_kind_is_known"),
-        Index("checkpoint_of_history", "shard", "history", "created_at", postgresql_where=text("history is not null")),
+        Index(
+            "checkpoint_of_history",
+            "shard",
+            "history",
+            "created_at",
+            "generation",
+            "message_id",
+            postgresql_where=text("history is not null"),
+        ),
         # The condition holds for every row; see `message_status`.
         Index("checkpoint_made", "shard", "created_at", postgresql_where=text("kind <> ''")),
     )

@@ -41,7 +41,7 @@ surplus as materialized (
         select shard, message_id, generation, kind
         from checkpoint
         where checkpoint.shard = grown.shard and checkpoint.history = grown.history
-        order by created_at desc
+        order by created_at desc, generation desc, message_id desc  -- as only the one index has it
         limit $4
         offset {KEPT}
     ) as older
