@@ -44,7 +44,8 @@ def _sends(_server: Server, file: Path, _seconds: int) -> tuple[str, Path]:
 
 
 def _claims(server: Server, file: Path, seconds: int) -> tuple[str, Path]:
-    fill(server, seconds * _PER_SECOND)
+    ready = counted(server, "sends") - counted(server, "claims")  # what the other verbs, and earlier rounds, have left
+    fill(server, seconds * _PER_SECOND - ready)
     return f"/queues/{QUEUE}/leases", posts(file, json.dumps({"worker_id": "bench", "visibility_timeout": 3600}))
 
 
