@@ -23,10 +23,10 @@ Pairs = list[tuple[Figure, Figure]]
 
 
 def measure(scale: Scale) -> list[Bar]:
-    """Match Leasebeat with one contender after another; with those that are no queue in Postgres, and are only shown, for one round."""
+    """Match Leasebeat with one contender after another; in half the time with those that are no queue in Postgres, and are only shown."""
     seconds = _QUICK_S if scale.rounds == 1 else min(scale.seconds, _MOST_S)
     with world() as here:
-        return [bar for other in OTHERS for bar in _match(here, other, 1 if other.beside else scale.rounds, seconds)]
+        return [bar for other in OTHERS for bar in _match(here, other, scale.rounds, seconds / 2 if other.beside else seconds)]
 
 
 def _match(here: World, other: Contender, rounds: int, seconds: float) -> list[Bar]:
