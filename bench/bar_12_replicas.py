@@ -57,7 +57,9 @@ def measure(scale: Scale) -> list[Bar]:
         strangers = [replicas[0], Client(other, beats[other])]
         bars = []
         for what, drive in {"beats": _beats, "cycles": _cycles(pool)}.items():
-            pairs = _pairs(bench, drive, replicas, one, scale.windows)
+            for warmed_up in (replicas, strangers):
+                drive(warmed_up)
+            pairs = _pairs(bench, drive, replicas, one, 2 * scale.rounds)
             beside = _pairs(bench, drive, replicas, strangers, scale.rounds)
             bars.append(_bar(what, pairs, beside, idle))
         for each in beats.values():
@@ -81,8 +83,6 @@ def _pairs(bench: World, drive: Drive, clients: Sequence[Client], reference: Seq
         done = drive(of)
         return (_used(bench, servers) - before) / done * 1000
 
-    drive(clients)  # warms up
-    drive(reference)
     return in_turn(count, lambda: cost(clients), lambda: cost(reference))
 
 
