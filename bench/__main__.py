@@ -5,7 +5,7 @@ import importlib
 import signal
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NoReturn
 
@@ -65,10 +65,12 @@ class _TimeOver(KeyboardInterrupt):
 
 def main() -> None:
     asked = _asked()
-    found = _measure_all(asked)
+    took: dict[int, float] = {}
+    found = _measure_all(asked, took)
     bars = [bar for of_one in found.values() for bar in of_one]
     left = [_not_measured(number, asked) for number in asked.numbers if number not in found]
     print(table([*bars, *left]))
+    print(_times(took, asked))
     if asked.keeps:
         save(bars, left)
         write_tables()
@@ -89,8 +91,17 @@ def _asked() -> _Asked:
     return _Asked(QUICK if asked.quick else FULL, [int(each) for each in asked.what], asked.keep)
 
 
-def _measure_all(asked: _Asked) -> dict[int, list[Bar]]:
-    """Measure one bar after another until all are done or the time is over, and return those that were finished, by number."""
+def _times(took: Mapping[int, float], asked: _Asked) -> str:
+    """Say how long each bar took, and how much of the time that is."""
+    each = ", ".join(f"bar {number} {seconds:.0f}" for number, seconds in took.items())
+    return f"seconds: {each}; {sum(took.values()):.0f} in all{f' of {asked.seconds:.0f}' if asked.minutes else ''}"
+
+
+def _measure_all(asked: _Asked, took: dict[int, float]) -> dict[int, list[Bar]]:
+    """Measure one bar after another until all are done or the time is over, and return those that were finished, by number.
+
+    How many seconds each took is noted in `took`, also of the one that was cut short.
+    """
     found: dict[int, list[Bar]] = {}
     signal.signal(signal.SIGALRM, _end)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
@@ -98,8 +109,11 @@ def _measure_all(asked: _Asked) -> dict[int, list[Bar]]:
         signal.setitimer(signal.ITIMER_REAL, asked.seconds)
         for number in asked.numbers:
             started = time.monotonic()
-            found[number] = _measure(number, asked.scale)
-            print(f"bar {number} took {time.monotonic() - started:.0f} s", flush=True)
+            try:
+                found[number] = _measure(number, asked.scale)
+            finally:
+                took[number] = time.monotonic() - started
+                print(f"bar {number} took {took[number]:.0f} s", flush=True)
         signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeOver:
         print("the time is over", flush=True)

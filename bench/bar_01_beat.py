@@ -2,7 +2,7 @@
 
 from harness.server import Server
 
-from bench.bars import Bar, Scale, ratio
+from bench.bars import Bar, Scale, in_turn, ratio
 from bench.beats import Beats
 from bench.load import wrk
 from bench.world import serving, world
@@ -11,7 +11,7 @@ from bench.world import serving, world
 def measure(scale: Scale) -> list[Bar]:
     with world() as bench, serving(bench.database()) as server:
         beats = Beats(bench, server)
-        pairs = [(beats.rate(scale.seconds), empty_route(server, scale.seconds)) for _ in range(scale.rounds)]
+        pairs = in_turn(scale.rounds, lambda: beats.rate(scale.seconds), lambda: empty_route(server, scale.seconds))
         beats.check()
     return [ratio(1, "beat / empty route", pairs, 0.85, note=f"{pairs[-1][0]:.0f} of {pairs[-1][1]:.0f} requests/s in the last round")]
 

@@ -21,7 +21,7 @@ Prepare = Callable[[Server, Path, int], tuple[str, Path]]
 def measure(scale: Scale) -> list[Bar]:
     with world() as bench, serving(bench.database()) as server:
         server.api.put_queue(QUEUE)
-        verbs: dict[str, Prepare] = {"send": _sends, "claim": _claims, "ack": _acks}
+        verbs: dict[str, Prepare] = {"send": _sends, "claim": _claims, "ack": _Acks()}
         pairs: dict[str, list[tuple[float, float]]] = {verb: [] for verb in verbs}
         seconds = max(1, scale.seconds - 1)  # each verb has its reference beside it
         for _ in range(scale.rounds):
@@ -44,12 +44,24 @@ def _sends(_server: Server, file: Path, _seconds: int) -> tuple[str, Path]:
 
 
 def _claims(server: Server, file: Path, seconds: int) -> tuple[str, Path]:
-    fill(server, seconds * _PER_SECOND)
+    ready = counted(server, "sends") - counted(server, "claims")  # what the other verbs, and earlier rounds, have left
+    fill(server, seconds * _PER_SECOND - ready)
     return f"/queues/{QUEUE}/leases", posts(file, json.dumps({"worker_id": "bench", "visibility_timeout": 3600}))
 
 
-def _acks(server: Server, file: Path, seconds: int) -> tuple[str, Path]:
-    return "/ack", posts_per_receipt(file, lease(server, seconds * _PER_SECOND))
+class _Acks:
+    """Acks one lease after another. What one load has left is for the next: it takes longer to lease than to ack."""
+
+    def __init__(self) -> None:
+        self._receipts: list[str] = []
+        self._acked = 0
+
+    def __call__(self, server: Server, file: Path, seconds: int) -> tuple[str, Path]:
+        before, self._acked = self._acked, _done(server, "ack")
+        used = self._acked - before + CONNECTIONS  # as many may have been on their way when the load ended
+        self._receipts = self._receipts[used:]
+        self._receipts += lease(server, seconds * _PER_SECOND - len(self._receipts))
+        return "/ack", posts_per_receipt(file, self._receipts)
 
 
 def _done(server: Server, verb: str) -> int:

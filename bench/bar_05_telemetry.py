@@ -9,7 +9,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from harness.server import Server
 
-from bench.bars import Bar, Scale, ratio
+from bench.bars import Bar, Scale, in_turn, ratio
 from bench.beats import Beats
 from bench.world import serving, world
 
@@ -23,11 +23,12 @@ def measure(scale: Scale) -> list[Bar]:
         without = Beats(bench, stack.enter_context(serving(bench.database())))
         observed = stack.enter_context(serving(bench.database(), environment=_telemetry(collector)))
         with_it = Beats(bench, observed)
-        pairs = []
-        for _ in range(scale.rounds * scale.seconds):  # short ones: the bar is near what is measured, and a machine's pace changes
+
+        def scraped() -> float:
             with _scraped(observed):
-                rate = with_it.rate(1)
-            pairs.append((rate, without.rate(1)))
+                return with_it.rate(1)
+
+        pairs = in_turn(scale.windows, scraped, lambda: without.rate(1))
         with_it.check()
         without.check()
         collector.wait_for("/v1/metrics", "/v1/traces")

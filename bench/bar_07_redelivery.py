@@ -25,10 +25,17 @@ def measure(scale: Scale) -> list[Bar]:
         beaten = beating.result()
         beats.check()
     after = [1000 * each for each in found.after]
-    note = f"{len(after)} leases ran out, median {median(after):.1f} ms; beats' p99 {1000 * beaten.p99:.1f} ms"
+    note = f"{len(after)} leases ran out, median {median(after):.1f} ms, p99 of each fifth {_fifths(after)}"
+    note += f"; beats' p99 {1000 * beaten.p99:.1f} ms"
     late = Bar(7, "expiry to redelivery, p99", p99(after), 50, at_most=True, unit="ms", spread=(min(after), max(after)), note=note)
     return [
         paced(late, beaten.rate, _BEATS_PER_S),
         Bar(7, "lost", found.lost, 0, at_most=True, unit="messages"),
         Bar(7, "redelivered twice", found.twice, 0, at_most=True, unit="messages"),
     ]
+
+
+def _fifths(after: list[float]) -> str:
+    """Say what each fifth of the time has shown by itself: whether all of it was so, or the machine stood still once."""
+    length = max(1, len(after) // 5)
+    return " ".join(f"{p99(after[first : first + length]):.0f}" for first in range(0, length * 5, length))

@@ -15,7 +15,7 @@ from bench.world import serving, world
 
 _MINUTES = 10
 _WINDOW_S = 10
-_BEFORE = 3
+_BEFORE = 6
 """Windows before the transaction is opened: what it is held against, and the last windows that are."""
 
 

@@ -1,4 +1,10 @@
-"""Bar 11: twenty minutes of full load: the memory of the service, and the size of the lease table and of the ready index, stay flat."""
+"""Bar 11: twenty minutes of full load: the memory of the service, and the size of the lease table and of the ready index, stay flat.
+
+They do once the pages that vacuum gives back are as many as are taken. Autovacuum looks once a minute, so that comes after some of its
+passes: the ready index took its last page 250 s after the load began. Those first minutes are no part of the twenty.
+
+Thirds are compared, by their medians: a pass of vacuum that comes late shows in a few windows, growth in all that follow.
+"""
 
 from bench.bars import Bar, Scale
 from bench.plots import Series, plot_series
@@ -8,9 +14,9 @@ from bench.world import serving, world
 
 _MINUTES = 20
 _WINDOW_S = 10
-_WARM_UP_S = 120
-_FLAT = 1.1
-"""The most that the last tenth may be of the first."""
+_WARM_UP_S = 300
+_FLAT = 1.07
+"""The most that the last third may be of the first. What grows steadily by 11 % in the twenty minutes is beyond it."""
 
 
 def measure(scale: Scale) -> list[Bar]:

@@ -1,8 +1,11 @@
 """What the bench finds: one bar per value, with the target that it is held to, and how much effort goes into one."""
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
+
+MeasuredT = TypeVar("MeasuredT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +16,11 @@ class Scale:
     rounds: int
     seconds: int
     size: float
+
+    @property
+    def windows(self) -> int:
+        """How many windows of a second take as long as all rounds: a machine that stands still for some seconds spoils few of them."""
+        return self.rounds * self.seconds
 
 
 QUICK = Scale("quick", rounds=1, seconds=1, size=0.02)
@@ -46,6 +54,21 @@ class Bar:
         if self.value is None:
             return False
         return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def in_turn(rounds: int, ours: Callable[[], MeasuredT], reference: Callable[[], MeasuredT]) -> list[tuple[MeasuredT, MeasuredT]]:
+    """Measure a value and its reference right after one another, so many times, and return them as pairs.
+
+    Every other time the reference comes first: what changes the machine's pace meanwhile favours neither.
+    """
+    pairs = []
+    for turn in range(rounds):
+        if turn % 2 == 0:
+            pairs.append((ours(), reference()))
+        else:
+            theirs = reference()
+            pairs.append((ours(), theirs))
+    return pairs
 
 
 def ratio(number: int, name: str, pairs: Sequence[tuple[float, float]], target: float, *, at_most: bool = False, note: str = "") -> Bar:

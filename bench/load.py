@@ -49,10 +49,20 @@ def wrk(url: str, seconds: int, script: Path | None = None, connections: int = C
     command = ["wrk", "-t1", f"-c{connections}", f"-d{seconds}s", f"--timeout={_TIMEOUT_S}s", "--latency"]
     command += [*(["-s", str(script)] if script else []), url]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=seconds + 30).stdout
+    return read(printed)
+
+
+def read(printed: str) -> Load:
+    """Read what wrk has printed.
+
+    Raises:
+        RuntimeError: not all was answered with 2xx.
+
+    """
     if "Non-2xx" in printed or "Socket errors" in printed:
         raise RuntimeError(f"not every request was answered as it should be:\n{printed}")
     rate, requests = re.search(r"Requests/sec:\s+([\d.]+)", printed), re.search(r"(\d+) requests in", printed)
-    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)\n", printed)
+    p99 = re.search(r"99%\s+([\d.]+)(us|ms|s)\s", printed)  # wrk fills seconds up with a space
     assert rate, printed
     assert requests, printed
     assert p99, printed

@@ -42,6 +42,6 @@ def watch(server: Server, database_url: str, seconds: float, count: int) -> Iter
 
 
 def growth(series: Sequence[float]) -> float:
-    """Return the last tenth of a series as a multiple of its first tenth."""
-    few = max(1, len(series) // 10)
-    return median(series[-few:]) / median(series[:few])
+    """Return the last third of a series as a multiple of its first third, by their medians."""
+    third = max(1, len(series) // 3)
+    return median(series[-third:]) / median(series[:third])

@@ -18,6 +18,7 @@ from app.store.migrations import migrate
 
 _DEBIAN = Path("/usr/lib/postgresql/15/bin")
 _OPTIONS = ("synchronous_commit=on", "max_connections=300", "shared_buffers=512MB", "max_wal_size=4GB")
+_MIGRATED = "migrated"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,18 +31,19 @@ class World:
 
     def empty_database(self) -> str:
         """Make a database without any table, and return its URL."""
-        name = f"bench_{next(self._numbers)}"
-        execute(self.postgres.url, f"create database {name}")
-        return self.postgres.url_of(name)
+        return self._create()
 
     def database(self) -> str:
-        """Make a database with the service's tables, and return its URL."""
-        url = self.empty_database()
-        migrate(url, MIGRATIONS)
-        return url
+        """Make a database with the service's tables, and return its URL. It is a copy: to migrate each takes several times as long."""
+        return self._create(f"template {_MIGRATED}")
 
     def drop(self, url: str) -> None:
         execute(self.postgres.url, f"drop database {url.rpartition('/')[2]} with (force)")
+
+    def _create(self, options: str = "") -> str:
+        name = f"bench_{next(self._numbers)}"
+        execute(self.postgres.url, f"create database {name} {options}")
+        return self.postgres.url_of(name)
 
     def cpu(self) -> float:
         """Return the CPU seconds that Postgres has used so far."""
@@ -57,6 +59,8 @@ def world(*options: str) -> Iterator[World]:
     named = os.environ.get("TEST_POSTGRES_BIN")
     programs = Path(named) if named else _DEBIAN if _DEBIAN.exists() else None
     with tempfile.TemporaryDirectory() as folder, embedded.running(Path(folder) / "data", programs, (*_OPTIONS, *options)) as postgres:
+        execute(postgres.url, f"create database {_MIGRATED}")
+        migrate(postgres.url_of(_MIGRATED), MIGRATIONS)
         yield World(postgres, Path(folder))
 
 

@@ -1,77 +1,89 @@
 """Leasebeat through HTTP against other queues, each doing the same job: durable send, take, keep alive once, finish."""
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from bench.bars import Bar, Scale, missing, ratio
+from bench.bars import Bar, Scale, in_turn, missing, ratio
 from bench.peers.install import MissingError
 from bench.peers.lineup import LEASEBEAT, OTHERS, Contender
-from bench.peers.turn import FailedError, Figure, turn
+from bench.peers.turn import FailedError, Figure, Mode, Running
 from bench.world import World, world
 
 _NUMBER = 4
 _QUICK_S = 0.3
 _MOST_S = 1.2
+_WARM_UP = 0.25
 _MEASURES: dict[str, Callable[[Figure], float]] = {
     "jobs/s": lambda figure: figure.jobs_per_second,
     "jobs per CPU-second": lambda figure: figure.jobs_per_cpu_second,
 }
 
+Pairs = list[tuple[Figure, Figure]]
+"""Leasebeat's figures and another's, of one round each."""
+
 
 def measure(scale: Scale) -> list[Bar]:
-    """Let every contender take its turn in each round; those that are no queue in Postgres are only shown, and play the first one."""
-    match = _Match(_QUICK_S if scale.rounds == 1 else min(scale.seconds, _MOST_S))
+    """Match Leasebeat with one contender after another; in half the time with those that are no queue in Postgres, and are only shown."""
+    seconds = _QUICK_S if scale.rounds == 1 else min(scale.seconds, _MOST_S)
     with world() as here:
-        for number in range(scale.rounds):
-            match.play(here, LEASEBEAT)
-            for other in OTHERS:
-                if number == 0 or not other.beside:
-                    match.play(here, other)
-    return [bar for other in OTHERS for bar in match.bars(other)]
+        return [bar for other in OTHERS for bar in _match(here, other, scale.rounds, seconds / 2 if other.beside else seconds)]
 
 
-class _Match:
-    """All turns of all rounds."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._figures: dict[tuple[str, str], list[Figure]] = {}
-        self._failed: dict[str, str] = {}
-
-    def play(self, here: World, contender: Contender) -> None:
-        """Let a contender take its turn in each mode, unless it has failed before."""
-        if contender.name in self._failed:
-            return
-        try:
-            with contender.run(here) as (client, processes):
-                for mode in contender.modes:
-                    self._figures.setdefault((contender.name, mode.name), []).append(turn(client, processes, mode, self._seconds))
-        except (FailedError, MissingError) as error:
-            self._failed[contender.name] = f"{contender.name}: {error}"
-
-    def bars(self, contender: Contender) -> Iterator[Bar]:
-        """Hold Leasebeat's figures against another's, round by round."""
-        target = 0.0 if contender.beside else 1.0
-        why = self._failed.get(LEASEBEAT.name) or self._failed.get(contender.name)
-        for mode in contender.modes:
-            for measure, read in _MEASURES.items():
-                name = f"{contender.name}, {mode.name}: {measure}"
-                if why is not None:
-                    yield missing(_NUMBER, name, target, at_most=False, unit="ratio", why=why)
-                    continue
-                ours, theirs = self._figures[LEASEBEAT.name, mode.name], self._figures[contender.name, mode.name]
-                pairs = [(read(our), read(their)) for our, their in zip(ours, theirs, strict=False)]
-                note = "; ".join(filter(None, [f"{_shown(ours)} against {_shown(theirs)}", contender.note, _with_drivers(ours, theirs)]))
-                yield ratio(_NUMBER, name, pairs, target, note=note)
+def _match(here: World, other: Contender, rounds: int, seconds: float) -> list[Bar]:
+    """Let Leasebeat and another take turns in each mode, each on a new database of its own."""
+    try:
+        with LEASEBEAT.run(here) as ours, other.run(here) as theirs:
+            played = [(mode, _play(ours, theirs, mode, rounds, seconds)) for mode in other.modes]
+    except (FailedError, MissingError) as error:
+        return [bar for mode in other.modes for bar in _missing(other, mode, str(error))]
+    return [bar for mode, pairs in played for bar in _bars(other, mode, pairs)]
 
 
-def _with_drivers(ours: list[Figure], theirs: list[Figure]) -> str:
+def _play(ours: Running, theirs: Running, mode: Mode, rounds: int, seconds: float) -> Pairs:
+    """Play so many rounds right after one another. While one has its turn, the other stands still."""
+    (our_mode,) = (each for each in LEASEBEAT.modes if each.name == mode.name)
+
+    def our_turn(length: float = seconds) -> Figure:
+        with theirs.still():
+            return ours.turn(our_mode, length)
+
+    def their_turn(length: float = seconds) -> Figure:
+        with ours.still():
+            return theirs.turn(mode, length)
+
+    our_turn(seconds * _WARM_UP)
+    their_turn(seconds * _WARM_UP)
+    return in_turn(rounds, our_turn, their_turn)
+
+
+def _bars(other: Contender, mode: Mode, pairs: Pairs) -> Iterator[Bar]:
+    """Hold Leasebeat's figures against another's, round by round."""
+    ours, theirs = zip(*pairs, strict=True)
+    note = "; ".join(filter(None, [f"{_shown(ours)} against {_shown(theirs)}", other.note, _with_drivers(pairs)]))
+    for measure, read in _MEASURES.items():
+        yield ratio(_NUMBER, _name(other, mode, measure), [(read(our), read(their)) for our, their in pairs], _target(other), note=note)
+
+
+def _missing(other: Contender, mode: Mode, why: str) -> Iterator[Bar]:
+    for measure in _MEASURES:
+        yield missing(_NUMBER, _name(other, mode, measure), _target(other), at_most=False, unit="ratio", why=why)
+
+
+def _name(other: Contender, mode: Mode, measure: str) -> str:
+    return f"{other.name}, {mode.name}: {measure}"
+
+
+def _target(other: Contender) -> float:
+    return 0.0 if other.beside else 1.0
+
+
+def _with_drivers(pairs: Pairs) -> str:
     """Say by how much Leasebeat is ahead per CPU-second if who drives a service is counted too, on either side."""
-    ratios = [their.with_driver / our.with_driver for our, their in zip(ours, theirs, strict=False)]
+    ratios = [their.with_driver / our.with_driver for our, their in pairs]
     return f"{statistics.median(ratios):.3g} per CPU-second with drivers"
 
 
-def _shown(figures: list[Figure]) -> str:
+def _shown(figures: Sequence[Figure]) -> str:
     """Say in numbers what a contender did: CPU-seconds are for 1,000 jobs, of service and database, and apart of who drives them."""
 
     def median(read: Callable[[Figure], float]) -> float:

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from harness.postgres import execute
 
 from bench.peers import install, servers
-from bench.peers.turn import Client, Mode, Processes, client
+from bench.peers.turn import Mode, Running, client
 from bench.world import World, serving
 
-Running = tuple[Client, Processes]
 Run = Callable[[World], AbstractContextManager[Running]]
 
 SINGLES = Mode("single calls", 32, 1)
@@ -40,8 +39,8 @@ def _leasebeat(processes: int) -> Run:
             url = stack.enter_context(_database(here, here.database))
             running = [stack.enter_context(serving(url)) for _ in range(processes)]
             running[0].api.put_queue("bench")
-            worker = stack.enter_context(client([*install.python("leasebeat"), *(server.url for server in running)]))
-            yield worker, Processes([server.process.pid for server in running], [here.postgres.pid], [worker.process.pid])
+            worker = stack.enter_context(client("leasebeat", [*install.python("leasebeat"), *(server.url for server in running)]))
+            yield Running(worker, [server.process.pid for server in running], [here.postgres.pid], [worker.process.pid])
 
     return run
 
@@ -51,8 +50,8 @@ def _library(name: str, command: Callable[[str], list[str]]) -> Run:
 
     @contextlib.contextmanager
     def run(here: World) -> Iterator[Running]:
-        with _database(here, here.empty_database) as url, client([*command(name), url]) as worker:
-            yield worker, Processes([worker.process.pid], [here.postgres.pid], [])
+        with _database(here, here.empty_database) as url, client(name, [*command(name), url]) as worker:
+            yield Running(worker, [worker.process.pid], [here.postgres.pid], [])
 
     return run
 
@@ -62,8 +61,8 @@ def _server(name: str, start: servers.Start) -> Run:
 
     @contextlib.contextmanager
     def run(_: World) -> Iterator[Running]:
-        with start() as (pid, address), client([*install.python(name), address]) as worker:
-            yield worker, Processes([pid], [], [worker.process.pid])
+        with start() as (pid, address), client(name, [*install.python(name), address]) as worker:
+            yield Running(worker, [pid], [], [worker.process.pid])
 
     return run
 

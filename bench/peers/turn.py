@@ -1,9 +1,10 @@
-"""One contender at work: its client is given orders, and the CPU seconds of all its processes are read before and after each."""
+"""A contender at work: its client is given orders, and the CPU seconds of all its processes are read before and after each."""
 
 import contextlib
 import json
 import os
 import queue
+import signal
 import subprocess
 import tempfile
 import threading
@@ -17,7 +18,6 @@ from bench.world import cpu_seconds
 
 _READY_TIMEOUT_S = 30.0
 _GRACE_S = 15.0
-_WARM_UP = 0.25
 
 
 class FailedError(Exception):
@@ -55,9 +55,10 @@ class Figure:
 
 
 class Client:
-    """The process of a client."""
+    """The process of a contender's client."""
 
-    def __init__(self, command: Sequence[str]) -> None:
+    def __init__(self, contender: str, command: Sequence[str]) -> None:
+        self._contender = contender
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed when the client has ended
         self.process = subprocess.Popen(
             command,
@@ -90,10 +91,10 @@ class Client:
         try:
             line = self._answers.get(timeout=timeout)
         except queue.Empty:
-            raise FailedError(f"no answer within {timeout:.0f} s") from None
+            raise FailedError(f"{self._contender}: no answer within {timeout:.0f} s") from None
         if not line:
             self._log.seek(0)
-            raise FailedError(" ".join(self._log.read().split())[-200:])
+            raise FailedError(f"{self._contender}: {' '.join(self._log.read().split())[-200:]}")
         return json.loads(line)
 
     def _listen(self) -> None:
@@ -103,18 +104,9 @@ class Client:
         self._answers.put("")
 
 
-@dataclass(frozen=True)
-class Processes:
-    """Whose CPU seconds are counted for what, each with its children."""
-
-    service: Sequence[int]
-    database: Sequence[int]
-    client: Sequence[int]
-
-
 @contextlib.contextmanager
-def client(command: Sequence[str]) -> Iterator[Client]:
-    started = Client(command)
+def client(contender: str, command: Sequence[str]) -> Iterator[Client]:
+    started = Client(contender, command)
     try:
         started.wait_until_ready()
         yield started
@@ -122,15 +114,38 @@ def client(command: Sequence[str]) -> Iterator[Client]:
         started.end()
 
 
-def turn(worker: Client, processes: Processes, mode: Mode, seconds: float) -> Figure:
-    """Let a client warm up, then measure it."""
-    worker.order(mode, seconds * _WARM_UP)
-    before = _cpu(processes.service), _cpu(processes.database), _cpu(processes.client)
-    done = worker.order(mode, seconds)
-    after = _cpu(processes.service), _cpu(processes.database), _cpu(processes.client)
-    jobs = done["jobs"]
-    service, database, driver = ((end - begin) * 1000 / jobs for begin, end in zip(before, after, strict=True))
-    return Figure(jobs / done["seconds"], service, database, driver)
+@dataclass(frozen=True)
+class Running:
+    """A contender that is up: its client, and whose CPU seconds are counted for what, each process with its children."""
+
+    client: Client
+    service: Sequence[int]
+    database: Sequence[int]
+    driver: Sequence[int]
+
+    def turn(self, mode: Mode, seconds: float) -> Figure:
+        """Have the client work for a while."""
+        before = self._used()
+        done = self.client.order(mode, seconds)
+        jobs = done["jobs"]
+        service, database, driver = ((after - begin) * 1000 / jobs for begin, after in zip(before, self._used(), strict=True))
+        return Figure(jobs / done["seconds"], service, database, driver)
+
+    @contextlib.contextmanager
+    def still(self) -> Iterator[None]:
+        """Stop its processes for the length of a block: what they do between their turns would count as the database's for another."""
+        self._signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in (*self.service, *self.driver):
+            os.kill(process, number)
+
+    def _used(self) -> tuple[float, float, float]:
+        return _cpu(self.service), _cpu(self.database), _cpu(self.driver)
 
 
 def _cpu(roots: Sequence[int]) -> float:
