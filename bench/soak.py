@@ -2,6 +2,9 @@
 
 A job that moves must never be delivered twice; one that hangs must be delivered a second time within its lease and a second, and be done
 then; and the workers must not grow. Each kind has a queue and a worker of its own. A job that ends sends the next one of its chain.
+
+A machine that stands still for longer than a lease can spare fails it, too. So each worker and this program note when they stood still:
+what was delivered when it should not is shown with how much of its time that was.
 """
 
 import argparse
@@ -14,15 +17,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
 import psutil
 from harness.wait import until
 
-from bench import ROOT, soak_program
-from bench.soak_jobs import SLOTS
+from bench import ROOT
 from bench.soak_program import LEASE_S, new_job, queue_of
+from bench.soak_stalls import note_stalls, stalls, stood_still
 from bench.world import serving, world
 from leasebeat import Client, Message
 
@@ -53,10 +57,11 @@ class Outcome:
         moved: How many did what they were to do without hanging.
         moved_twice: Of these: delivered more than once.
         hung: How many hung, and were done by their second delivery.
-        slowest: The longest that one waited for that, in seconds since its last beat.
+        slowest: The longest that one waited for that, in seconds from its last beat to its next beginning.
         wrong: How many did not end as they were to: given up, not done, or hung but delivered another number of times than two.
         size: Of what the worker had how many, after a tenth of the time and at its end.
         left: How many processes outlived the worker.
+        told: What is to be known of each that was delivered when it should not.
     """
 
     kind: str
@@ -67,6 +72,7 @@ class Outcome:
     wrong: int
     size: dict[str, tuple[float, float]]
     left: int
+    told: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -89,9 +95,11 @@ class WorkerProcess:
         variables = os.environ | {"SOAK_URL": url, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src")))}
         self.kind = kind
         self.log = log
+        self.stalls = log.with_suffix(".stalls")
         self._samples: list[Sample] = []
         with log.open("w") as file:
-            self._process = psutil.Popen(_command(kind, url), env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            line = [sys.executable, "-m", "bench.soak_jobs", kind, url, str(self.stalls)]
+            self._process = psutil.Popen(line, env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
 
     def sample(self) -> None:
         """Note what it uses: the processes of its handlers with it, but no programs, which come and go."""
@@ -140,14 +148,18 @@ def main() -> None:
 def _soak(seconds: float) -> list[Outcome]:
     with world() as here, serving(here.database()) as server, Client(server.url) as client, ExitStack() as stack:
         workers: list[WorkerProcess] = []
+        noted_here = here.folder / "soak.stalls"
         for kind in KINDS:
             client.put_queue(queue_of(kind), visibility_timeout=LEASE_S, extension=LEASE_S, beat_interval=_BEAT_INTERVAL_S, max_attempts=3)
             workers.append(WorkerProcess(kind, server.url, here.folder / f"{kind}.log"))
             stack.callback(workers[-1].stop)
         until(lambda: _registered(client) >= {queue_of(kind) for kind in KINDS}, timeout=_READY_S, pause=0.5)
+        note_stalls(noted_here)
         _run(client, workers, seconds)
-        outcomes = [_outcome(client, worker) for worker in workers]
+        outcomes = [_outcome(client, worker, noted_here) for worker in workers]
+        _print_stalls(workers, noted_here)
         for worker, outcome in zip(workers, outcomes, strict=True):
+            print(*outcome.told, sep="\n", end="\n" * bool(outcome.told))
             if not outcome.ok:
                 print(f"--- the end of the log of {worker.kind}:", *worker.log.read_text().splitlines()[-20:], sep="\n")
     return outcomes
@@ -168,12 +180,10 @@ def _run(client: Client, workers: Sequence[WorkerProcess], seconds: float) -> No
         until(lambda: not any(_unfinished(client, kind) for kind in KINDS), timeout=_DRAIN_S, pause=1)
 
 
-def _command(kind: str, url: str) -> list[str]:
-    if kind != "subprocess":
-        return [sys.executable, "-m", "bench.soak_jobs", kind, url]
-    options = ["--url", url, "--concurrency", str(SLOTS), "--worker-id", queue_of(kind), "--quiet", "--drain-timeout", "5"]
-    program = [sys.executable, "-I", "-S", soak_program.__file__]
-    return [sys.executable, "-m", "leasebeat", "work", queue_of(kind), *options, "--", *program]
+def _print_stalls(workers: Sequence[WorkerProcess], noted_here: Path) -> None:
+    for name, noted in (("the soak", noted_here), *((f"the worker of {worker.kind}", worker.stalls) for worker in workers)):
+        lengths = [stall.ended - stall.began for stall in stalls(noted)]
+        print(f"{name} stood still {len(lengths)} times, {sum(lengths):.1f} s in all, {max(lengths, default=0.0):.2f} s at most")
 
 
 def _sample(process: psutil.Process) -> Iterator[Sample]:
@@ -197,21 +207,43 @@ def _unfinished(client: Client, kind: str) -> bool:
     return any(client.list_messages(queue_of(kind), status=status, limit=1).items for status in ("pending", "scheduled", "in_progress"))
 
 
-def _outcome(client: Client, worker: WorkerProcess) -> Outcome:
+def _outcome(client: Client, worker: WorkerProcess, noted_here: Path) -> Outcome:
     done = list(_messages(client, worker.kind, "completed"))
     hung = [message for message in done if message.output["hung"]]
-    moved = [message for message in done if not message.output["hung"]]
+    moved_twice = [message for message in done if not message.output["hung"] and message.generation > 1]
     as_meant = [message for message in hung if message.generation == 2]
+    late = [message for message in as_meant if _again_after(message) > _WITHIN_S]
     undone = sum(1 for status in ("failed", "pending", "scheduled", "in_progress") for _ in _messages(client, worker.kind, status))
     return Outcome(
         worker.kind,
-        moved=len(moved),
-        moved_twice=sum(message.generation > 1 for message in moved),
+        moved=len(done) - len(hung),
+        moved_twice=len(moved_twice),
         hung=len(as_meant),
-        slowest=max((message.output["redelivered_after"] or math.inf for message in as_meant), default=0.0),
+        slowest=max(map(_again_after, as_meant), default=0.0),
         wrong=len(hung) - len(as_meant) + undone,
         size=worker.size(),
         left=worker.stop(),
+        told=tuple(_tell(client, message, worker.stalls, noted_here) for message in (*moved_twice, *late)),
+    )
+
+
+def _again_after(message: Message) -> float:
+    """Seconds from the last beat of a job that hung to its next beginning."""
+    began, last_beat = message.output["began"], message.output["last_beat"]
+    return math.inf if last_beat is None else float(began - last_beat)
+
+
+def _tell(client: Client, message: Message, noted_there: Path, noted_here: Path) -> str:
+    """Say how the first lease of a message came to its end, and for how much of what it was beaten for last everything stood still."""
+    first = next(each for each in client.list_checkpoints(message.id).items if each.generation == 1)
+    ended_at = datetime.fromisoformat(first.facts["expires_at"]).timestamp()
+    last_beat, began = message.output["last_beat"] or math.nan, message.output["began"]
+    again_at = message.started_at.timestamp() if message.started_at else math.nan
+    of_worker, of_soak = (stood_still(stalls(noted), ended_at - LEASE_S, again_at) for noted in (noted_there, noted_here))
+    return (
+        f"{message.queue}, {message.id}: extended last {ended_at - LEASE_S - last_beat:.2f} s after its last beat; after the end of that "
+        f"lease reclaimed in {first.created_at.timestamp() - ended_at:.2f} s, leased in {again_at - ended_at:.2f} s, begun in "
+        f"{began - ended_at:.2f} s; from that extension on its worker stood still for {of_worker:.2f} s, the soak for {of_soak:.2f} s"
     )
 
 
