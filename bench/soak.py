@@ -110,7 +110,7 @@ class WorkerProcess:
     def size(self) -> dict[str, tuple[float, float]]:
         """What it had in the second tenth of the time, and in the last one."""
         tenth = max(1, len(self._samples) // 10)
-        early, late = self._samples[tenth : 2 * tenth], self._samples[-tenth:]
+        early, late = self._samples[tenth : 2 * tenth] or self._samples, self._samples[-tenth:]
         return {what: (median(each[what] for each in early), median(each[what] for each in late)) for what in _SPARE}
 
     def stop(self) -> int:
@@ -172,6 +172,8 @@ def _run(client: Client, workers: Sequence[WorkerProcess], seconds: float) -> No
         for kind in KINDS:
             client.send(queue_of(kind), new_job(kind, stop_at))
         time.sleep(_CHAINS_BEGIN_S / _CHAINS)
+    for worker in workers:
+        worker.sample()
     while (left := stop_at - time.time()) > 0:
         for worker in workers:
             worker.sample()
