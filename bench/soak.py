@@ -2,6 +2,9 @@
 
 A job that moves must never be delivered twice; one that hangs must be delivered a second time within its lease and a second, and be done
 then; and the workers must not grow. Each kind has a queue and a worker of its own. A job that ends sends the next one of its chain.
+
+A machine that stands still for longer than a lease can spare fails it, too. So each worker and this program note when they stood still, and
+when the disk did: what was delivered when it should not is shown with how much of its time that was.
 """
 
 import argparse
@@ -11,18 +14,20 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from statistics import median
 
 import psutil
 from harness.wait import until
 
-from bench import ROOT, soak_program
-from bench.soak_jobs import SLOTS
+from bench import ROOT
 from bench.soak_program import LEASE_S, new_job, queue_of
+from bench.soak_stalls import note_stalls, note_stalls_of_disk, stalls, stood_still
 from bench.world import serving, world
 from leasebeat import Client, Message
 
@@ -35,6 +40,7 @@ _READY_S = 180
 _DRAIN_S = 90
 _STOP_S = 60
 _LEAST_S = 30
+_UNDONE = ("failed", "pending", "scheduled", "in_progress")
 _SAMPLES = 60
 
 _MAY_GROW = 1.1
@@ -53,10 +59,11 @@ class Outcome:
         moved: How many did what they were to do without hanging.
         moved_twice: Of these: delivered more than once.
         hung: How many hung, and were done by their second delivery.
-        slowest: The longest that one waited for that, in seconds since its last beat.
+        slowest: The longest that one waited for that, in seconds from its last beat to its next beginning.
         wrong: How many did not end as they were to: given up, not done, or hung but delivered another number of times than two.
         size: Of what the worker had how many, after a tenth of the time and at its end.
         left: How many processes outlived the worker.
+        told: What is to be known of those that were not done, and of each that was delivered when it should not.
     """
 
     kind: str
@@ -67,6 +74,7 @@ class Outcome:
     wrong: int
     size: dict[str, tuple[float, float]]
     left: int
+    told: tuple[str, ...]
 
     @property
     def ok(self) -> bool:
@@ -82,6 +90,14 @@ class Outcome:
 _HEAD = ("kind", "moved", "twice", "hung", "again within s", "wrong", "threads", "files", "MiB", "left", "ok")
 
 
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """Where it is noted when this program and the disk stood still."""
+
+    soak: Path
+    disk: Path
+
+
 class WorkerProcess:
     """The worker of one kind, with what it was seen to use."""
 
@@ -89,9 +105,11 @@ class WorkerProcess:
         variables = os.environ | {"SOAK_URL": url, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src")))}
         self.kind = kind
         self.log = log
+        self.stalls = log.with_suffix(".stalls")
         self._samples: list[Sample] = []
         with log.open("w") as file:
-            self._process = psutil.Popen(_command(kind, url), env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
+            line = [sys.executable, "-m", "bench.soak_jobs", kind, url, str(self.stalls)]
+            self._process = psutil.Popen(line, env=variables, cwd=ROOT, stdout=file, stderr=subprocess.STDOUT)
 
     def sample(self) -> None:
         """Note what it uses: the processes of its handlers with it, but no programs, which come and go."""
@@ -102,7 +120,7 @@ class WorkerProcess:
     def size(self) -> dict[str, tuple[float, float]]:
         """What it had in the second tenth of the time, and in the last one."""
         tenth = max(1, len(self._samples) // 10)
-        early, late = self._samples[tenth : 2 * tenth], self._samples[-tenth:]
+        early, late = self._samples[tenth : 2 * tenth] or self._samples, self._samples[-tenth:]
         return {what: (median(each[what] for each in early), median(each[what] for each in late)) for what in _SPARE}
 
     def stop(self) -> int:
@@ -140,14 +158,19 @@ def main() -> None:
 def _soak(seconds: float) -> list[Outcome]:
     with world() as here, serving(here.database()) as server, Client(server.url) as client, ExitStack() as stack:
         workers: list[WorkerProcess] = []
+        noted_here = Notes(here.folder / "soak.stalls", here.folder / "disk.stalls")
         for kind in KINDS:
             client.put_queue(queue_of(kind), visibility_timeout=LEASE_S, extension=LEASE_S, beat_interval=_BEAT_INTERVAL_S, max_attempts=3)
             workers.append(WorkerProcess(kind, server.url, here.folder / f"{kind}.log"))
             stack.callback(workers[-1].stop)
         until(lambda: _registered(client) >= {queue_of(kind) for kind in KINDS}, timeout=_READY_S, pause=0.5)
+        note_stalls(noted_here.soak)
+        note_stalls_of_disk(noted_here.disk)
         _run(client, workers, seconds)
-        outcomes = [_outcome(client, worker) for worker in workers]
+        outcomes = [_outcome(client, worker, noted_here) for worker in workers]
+        _print_stalls(workers, noted_here)
         for worker, outcome in zip(workers, outcomes, strict=True):
+            print(*outcome.told, sep="\n", end="\n" * bool(outcome.told))
             if not outcome.ok:
                 print(f"--- the end of the log of {worker.kind}:", *worker.log.read_text().splitlines()[-20:], sep="\n")
     return outcomes
@@ -160,6 +183,8 @@ def _run(client: Client, workers: Sequence[WorkerProcess], seconds: float) -> No
         for kind in KINDS:
             client.send(queue_of(kind), new_job(kind, stop_at))
         time.sleep(_CHAINS_BEGIN_S / _CHAINS)
+    for worker in workers:
+        worker.sample()
     while (left := stop_at - time.time()) > 0:
         for worker in workers:
             worker.sample()
@@ -168,12 +193,14 @@ def _run(client: Client, workers: Sequence[WorkerProcess], seconds: float) -> No
         until(lambda: not any(_unfinished(client, kind) for kind in KINDS), timeout=_DRAIN_S, pause=1)
 
 
-def _command(kind: str, url: str) -> list[str]:
-    if kind != "subprocess":
-        return [sys.executable, "-m", "bench.soak_jobs", kind, url]
-    options = ["--url", url, "--concurrency", str(SLOTS), "--worker-id", queue_of(kind), "--quiet", "--drain-timeout", "5"]
-    program = [sys.executable, "-I", "-S", soak_program.__file__]
-    return [sys.executable, "-m", "leasebeat", "work", queue_of(kind), *options, "--", *program]
+def _print_stalls(workers: Sequence[WorkerProcess], noted_here: Notes) -> None:
+    for name, noted in (
+        ("the disk", noted_here.disk),
+        ("the soak", noted_here.soak),
+        *((f"the worker of {worker.kind}", worker.stalls) for worker in workers),
+    ):
+        lengths = [stall.ended - stall.began for stall in stalls(noted)]
+        print(f"{name} stood still {len(lengths)} times, {sum(lengths):.1f} s in all, {max(lengths, default=0.0):.2f} s at most")
 
 
 def _sample(process: psutil.Process) -> Iterator[Sample]:
@@ -197,21 +224,51 @@ def _unfinished(client: Client, kind: str) -> bool:
     return any(client.list_messages(queue_of(kind), status=status, limit=1).items for status in ("pending", "scheduled", "in_progress"))
 
 
-def _outcome(client: Client, worker: WorkerProcess) -> Outcome:
+def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcome:
     done = list(_messages(client, worker.kind, "completed"))
     hung = [message for message in done if message.output["hung"]]
-    moved = [message for message in done if not message.output["hung"]]
+    moved_twice = [message for message in done if not message.output["hung"] and message.generation > 1]
     as_meant = [message for message in hung if message.generation == 2]
-    undone = sum(1 for status in ("failed", "pending", "scheduled", "in_progress") for _ in _messages(client, worker.kind, status))
+    late = [message for message in as_meant if _again_after(message) > _WITHIN_S]
+    undone = Counter(status for status in _UNDONE for _ in _messages(client, worker.kind, status))
     return Outcome(
         worker.kind,
-        moved=len(moved),
-        moved_twice=sum(message.generation > 1 for message in moved),
+        moved=len(done) - len(hung),
+        moved_twice=len(moved_twice),
         hung=len(as_meant),
-        slowest=max((message.output["redelivered_after"] or math.inf for message in as_meant), default=0.0),
-        wrong=len(hung) - len(as_meant) + undone,
+        slowest=max(map(_again_after, as_meant), default=0.0),
+        wrong=len(hung) - len(as_meant) + undone.total(),
         size=worker.size(),
         left=worker.stop(),
+        told=(
+            *(f"{queue_of(worker.kind)}: {count} {status}" for status, count in undone.items()),
+            *(_tell(client, message, worker.stalls, noted_here) for message in (*moved_twice, *late)),
+        ),
+    )
+
+
+def _again_after(message: Message) -> float:
+    """Seconds from the last beat of a job that hung to its next beginning."""
+    began, last_beat = message.output["began"], message.output["last_beat"]
+    return math.inf if last_beat is None else float(began - last_beat)
+
+
+def _tell(client: Client, message: Message, noted_there: Path, noted_here: Notes) -> str:
+    """Say how the first lease of a message came to its end, and for how much of what it was beaten for last everything stood still."""
+    attempts = [each for each in client.list_checkpoints(message.id).items if each.kind == "error_boundary" and each.generation == 1]
+    if not attempts:
+        return f"{message.queue}, {message.id}: its first lease was given back"
+    (first,) = attempts
+    ended_at = datetime.fromisoformat(first.facts["expires_at"]).timestamp()
+    last_beat, began = message.output["last_beat"] or math.nan, message.output["began"]
+    again_at = message.started_at.timestamp() if message.started_at else math.nan
+    places = (noted_there, noted_here.soak, noted_here.disk)
+    of_worker, of_soak, of_disk = (stood_still(stalls(noted), ended_at - LEASE_S, again_at) for noted in places)
+    return (
+        f"{message.queue}, {message.id}: extended last {ended_at - LEASE_S - last_beat:.2f} s after its last beat; after the end of that "
+        f"lease reclaimed in {first.created_at.timestamp() - ended_at:.2f} s, leased in {again_at - ended_at:.2f} s, begun in "
+        f"{began - ended_at:.2f} s; from that extension on its worker stood still for {of_worker:.2f} s, the soak for "
+        f"{of_soak:.2f} s, the disk for {of_disk:.2f} s"
     )
 
 

@@ -1,4 +1,7 @@
-"""A worker for the soak's jobs of one kind: `python -m bench.soak_jobs KIND URL`. Those of `subprocess` are for `leasebeat work`."""
+"""A worker for the soak's jobs of one kind: `python -m bench.soak_jobs KIND URL STALLS`, which notes in that file when it stood still.
+
+Those of `subprocess` are for `leasebeat work`, which is called here as its command line does.
+"""
 
 import asyncio
 import functools
@@ -7,12 +10,15 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 if multiprocessing.parent_process() is not None:
     os.nice(5)  # a process for handlers, whose start takes a third of a second of the machine: what else runs on it comes first
 
+from bench import soak_program
 from bench.soak_program import Facts, finish, queue_of, report, steps_of
-from leasebeat import Context, LeasedMessage, Worker
+from bench.soak_stalls import note_stalls
+from leasebeat import Context, LeasedMessage, Worker, cli
 
 SLOTS = 65
 """More than the chains that keep them busy: a job whose lease is lost may hang on beside its successor."""
@@ -63,9 +69,21 @@ def _give_way() -> None:
 
 
 def main() -> None:
-    kind, url = sys.argv[1:]
-    handler = {"blocking": blocking, "cpu": cpu, "async": coroutine}[kind]
-    Worker(url, queue_of(kind), handler, worker_id=queue_of(kind), concurrency=SLOTS, processes=kind == "cpu").run()
+    kind, url, noted = sys.argv[1:]
+    note_stalls(Path(noted))
+    if kind == "subprocess":
+        _work(url)
+    else:
+        handler = {"blocking": blocking, "cpu": cpu, "async": coroutine}[kind]
+        Worker(url, queue_of(kind), handler, worker_id=queue_of(kind), concurrency=SLOTS, processes=kind == "cpu").run()
+
+
+def _work(url: str) -> None:
+    queue = queue_of("subprocess")
+    options = ["--url", url, "--concurrency", str(SLOTS), "--worker-id", queue, "--quiet", "--drain-timeout", "5"]
+    program = [sys.executable, "-I", "-S", soak_program.__file__]
+    sys.argv = ["leasebeat", "work", queue, *options, "--", *program]
+    cli.main()
 
 
 if __name__ == "__main__":

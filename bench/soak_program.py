@@ -46,10 +46,10 @@ def report(number: int) -> Facts:
 
 
 def finish(job: Facts, began: float, before: Facts | None) -> Facts:
-    """Send the next job of the chain, and return how long after its last beat this one was delivered again, if it was."""
+    """Send the next job of the chain, and return when this attempt began, and when the one before it last beat, if there was one."""
     if time.time() < job["stop_at"]:
         _send(new_job(job["kind"], job["stop_at"]))
-    return {"hung": job["hangs"], "redelivered_after": began - before["at"] if before else None}
+    return {"hung": job["hangs"], "began": began, "last_beat": before["at"] if before else None}
 
 
 def _send(job: Facts) -> None:

@@ -7,10 +7,11 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import leasebeat
 from leasebeat import Context, LeasedMessage
+from leasebeat._process_page import PagedHold
 
 
 def facts(message: LeasedMessage, context: Context) -> dict[str, Any]:
@@ -143,6 +144,16 @@ def finish_when_stopping(message: LeasedMessage, context: Context) -> str:
     while not context.stopping.wait(0.01):
         context.beat()
     return "finished"
+
+
+def spoil_its_page(_message: LeasedMessage, context: Context) -> None:
+    """Beat, with what no report says, until the lease is lost."""
+    page = cast("PagedHold", context._hold)._page  # noqa: SLF001 - what code gone astray may do
+    page.progress = -7
+    while True:
+        page.beats += 1
+        context.lost.wait(0.01)
+        context._hold.raise_if_lost()  # noqa: SLF001
 
 
 def with_a_child_that_lives_on(message: LeasedMessage, _context: Context) -> None:

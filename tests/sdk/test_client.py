@@ -181,8 +181,8 @@ def test_a_call_out_of_time_is_not_repeated(service: ScriptedService) -> None:
 @pytest.mark.timed
 @pytest.mark.parametrize(
     ("call", "answer"),
-    [(call_sync, Trickle()), (call_async, Trickle()), (call_async, Trickle(of_head=True))],
-    ids=["sync", "async", "head"],
+    [(call_sync, Trickle()), (call_sync, Trickle(of_head=True)), (call_async, Trickle()), (call_async, Trickle(of_head=True))],
+    ids=["sync", "sync-head", "async", "async-head"],
 )
 def test_an_answer_that_trickles_in_gets_the_time_of_a_call_and_no_more(call: Caller, answer: Trickle, service: ScriptedService) -> None:
     """Each byte is in time, so no time-out of a step ends the call."""

@@ -65,12 +65,12 @@ from leasebeat._watchdog import Watchdog
 
 heartbeat = Heartbeat()
 Watchdog([heartbeat], stall_threshold=4, check_interval=0.5).start()
+before = now = time.monotonic()
 print("watched", flush=True)
-last = time.monotonic()
-while time.monotonic() - last < 5.5:  # until it has stood still for longer than a busy machine does
-    last = time.monotonic()
+while now - before < 5.5:  # until it has stood still for longer than a busy machine does, wherever that was
     heartbeat.beat()
     time.sleep(0.01)
+    before, now = now, time.monotonic()
 time.sleep(1)
 heartbeat.beat()
 print("beat", flush=True)

@@ -52,6 +52,23 @@ def test_an_import_that_hangs_ends_the_worker_that_begins(service: ScriptedServi
     assert service.received == []
 
 
+GONE = """
+import multiprocessing
+from leasebeat._process_child import serve
+from leasebeat._process_page import Page
+
+worker, child = multiprocessing.Pipe()
+worker.close()
+serve(child, Page(), print)
+"""
+
+
+def test_a_process_whose_worker_has_ended_as_it_started_ends_without_a_word() -> None:
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    ended = subprocess.run([sys.executable, "-c", GONE], env=environment, capture_output=True, check=False, timeout=LONG)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
 def work_after_a_death(service: ScriptedService, expires_in: float) -> threading.Event:
     """Have a message, and another one once the process of the first is dead."""
     dead = threading.Event()

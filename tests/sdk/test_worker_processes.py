@@ -8,9 +8,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -21,6 +21,7 @@ from sdk.scripted_service import Answer, Received, ScriptedService, beats, lease
 
 import leasebeat
 from leasebeat import Worker
+from leasebeat._process_pool import ProcessCall, ProcessHandlers
 from sdk import process_handlers
 
 SOURCES = Path(leasebeat.__file__).parents[1]
@@ -257,6 +258,42 @@ def test_what_does_not_finish_is_ended_before_its_release(
     running.join()
     assert found == [False], "somebody else could be at work before this handler has ended"
     assert paths(service)[-1] == "/release"
+
+
+class Looked:
+    """Stands for a call, and counts how often it is looked at."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.message_id = "42"
+        self.looks = 0
+        self._error = error
+
+    def look(self) -> None:
+        self.looks += 1
+        if self._error is not None:
+            raise self._error
+
+
+def test_a_page_that_cannot_be_read_is_in_the_way_of_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    """Ten calls, so that some of the bad ones come first in whatever order."""
+    good, bad = [Looked() for _ in range(5)], [Looked(ValueError("no progress")) for _ in range(5)]
+    with ProcessHandlers(process_handlers.facts, 0, threading.Event()) as handlers, ExitStack() as stack:
+        for call in (*good, *bad):
+            stack.enter_context(handlers.watching(cast("ProcessCall", call)))
+        until(lambda: min(call.looks for call in good) > 20, timeout=20)
+    assert [call.looks for call in bad] == [1] * 5
+    assert caplog.text.count("reports cannot be read") == 5
+
+
+@pytest.mark.scar(12)
+def test_a_handler_that_spoils_its_page_loses_its_lease(
+    service: ScriptedService, processes: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    work(service, 1, expires_in=3.0)
+    processes(process_handlers.spoil_its_page)
+    service.wait_for(CLAIM, 2)
+    assert [path for path in paths(service) if path != "/beat"] == []
+    assert caplog.text.count("reports cannot be read") == 1
 
 
 # --- the worker's own process

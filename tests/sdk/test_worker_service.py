@@ -370,7 +370,7 @@ FROZEN = """
 import asyncio, os, sys, time
 from leasebeat import LeaseLostError, Worker
 
-LEASE = 8
+LEASE = 5
 
 def say(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())  # each line at once, from either thread
@@ -410,8 +410,8 @@ Worker(sys.argv[1], sys.argv[2], handle, concurrency=3).run()
 @pytest.mark.scar(10, 18)
 @pytest.mark.timed
 def test_a_process_that_was_frozen_hears_of_its_losses_from_its_next_beats(server: Server, client: Client, queue: str) -> None:
-    """For longer than its leases. Somebody else has done the work meanwhile, and what its parked claim was granted comes again."""
-    client.put_queue(queue, visibility_timeout=8, extension=8, beat_interval=0.2)
+    """For twice its leases. Somebody else has done the work meanwhile, and what its parked claim was granted comes again."""
+    client.put_queue(queue, visibility_timeout=5, extension=5, beat_interval=0.2)
     sent = client.send_many(queue, [leasebeat.NewMessage(kind, work_type="working") for kind in ("thread", "coroutine")])
     with program_process(FROZEN, server.url, queue) as process:
         assert process.stdout is not None
@@ -420,7 +420,7 @@ def test_a_process_that_was_frozen_hears_of_its_losses_from_its_next_beats(serve
             said.add(process.stdout.readline())
         assert said == {b"thread beat\n", b"coroutine beat\n"}
         until(lambda: parked_on(server) == 1)
-        with frozen(process, 9):
+        with frozen(process, 10):
             granted = client.send(queue, "parked", work_type="parked")
             until(lambda: client.get_message(granted.id).status == "in_progress")
             for _ in sent:

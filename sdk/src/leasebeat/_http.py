@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from leasebeat._call import Call, Outcome, Reply
 from leasebeat._errors import ServiceUnreachableError
@@ -79,7 +79,7 @@ class Options:
         seconds = time_to_answer(self.timeout if call.timeout is None else call.timeout, call.lease_until)
         return Limit(seconds, wait=call.wait + (WAIT_MARGIN_S if call.wait else 0.0))
 
-    def for_request(self, call: Call[Any], limit: Limit) -> dict[str, Any]:
+    def for_request(self, call: Call[Any], limit: Limit, **extensions: Any) -> dict[str, Any]:
         """The request of one call."""
         content_type = {} if call.content is None else {"content-type": "application/json"}
         return {
@@ -88,7 +88,7 @@ class Options:
             "params": call.query or None,
             "content": call.content,
             "headers": {**trace_headers(), **content_type, **call.headers},
-            "extensions": {"timeout": limit},
+            "extensions": {"timeout": limit, **extensions},
         }
 
 
@@ -107,14 +107,17 @@ class Limit(Mapping[str, float]):
         self._until = time.monotonic() + self.total
 
     def __getitem__(self, step: str) -> float:
-        left = max(self._until - time.monotonic(), SHORTEST_STEP_S)
-        return left if step == "read" else min(left, self._seconds)
+        return Left(self) if step == "read" else min(self.left(), self._seconds)
 
     def __iter__(self) -> Iterator[str]:
         return iter(_STEPS)
 
     def __len__(self) -> int:
         return len(_STEPS)
+
+    def left(self) -> float:
+        """Seconds until it is over, never none at all."""
+        return max(self._until - time.monotonic(), SHORTEST_STEP_S)
 
     def in_time(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """Pass on the parts of an answer, unless they go on when the time is over. What has come in whole by then is taken, however late.
@@ -128,6 +131,17 @@ class Limit(Mapping[str, float]):
                 raise http.ReadTimeout(f"the answer did not end within {self.total:.1f} s")
             yield part
             late = time.monotonic() >= self._until
+
+
+class Left(float):
+    """Seconds that were left of a limit, which a connection of ours has counted again at each read (`_count_at_each_read`)."""
+
+    limit: Limit
+
+    def __new__(cls, limit: Limit) -> Self:
+        left = super().__new__(cls, limit.left())
+        left.limit = limit
+        return left
 
 
 class Transport:
@@ -151,7 +165,7 @@ class Transport:
         sent_at = time.monotonic()
         limit = self._options.limit(call)
         try:
-            with pool.stream(**self._options.for_request(call, limit)) as response:
+            with pool.stream(**self._options.for_request(call, limit, trace=_count_at_each_read)) as response:
                 body = b"".join(limit.in_time(response.iter_bytes()))
         except http.RequestError as error:
             return _no_answer(call, error)
@@ -204,6 +218,20 @@ class AsyncTransport:
         """Leave the parent's connections alone."""
         self._inherited.append(self._pool)
         self._pool = self._open()
+
+
+def _count_at_each_read(event: str, facts: Mapping[str, Any]) -> None:
+    """Have a new connection ask at each read how much time is left.
+
+    The HTTP library asks once for all reads of an answer's head, which could trickle in without an end: each byte would be in time.
+    """
+    if event.endswith((".connect_tcp.complete", ".start_tls.complete")):
+        connection = facts["return_value"]
+        connection.read = partial(_read, connection.read)
+
+
+def _read(read: Callable[[int, float | None], bytes], most: int, timeout: float | None = None) -> bytes:
+    return read(most, timeout.limit.left() if isinstance(timeout, Left) else timeout)
 
 
 def _reply(response: http.Response, body: bytes, sent_at: float) -> Reply:

@@ -1,5 +1,6 @@
 """What runs in a process that works for a `ProcessHandlers`."""
 
+import contextlib
 import inspect
 import os
 import queue
@@ -52,11 +53,16 @@ class _Child:
             signal.signal(number, self._be_ended)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         threading.Thread(target=self._listen, name="leasebeat-worker", daemon=True).start()
-        self._connection.send(Ready())
+        self._say(Ready())
         for job, hold in iter(self._jobs.get, None):
             outcome = self._work(job, hold)
             self._hold = None
-            self._connection.send(outcome)
+            self._say(outcome)
+
+    def _say(self, news: Ready | Returned | Raised) -> None:
+        """Tell the worker, unless it has closed the connection meanwhile, which ends this process."""
+        with contextlib.suppress(OSError):
+            self._connection.send(news)
 
     def _work(self, job: Job, hold: PagedHold) -> Returned | Raised:
         context = Context(

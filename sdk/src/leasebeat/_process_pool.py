@@ -139,10 +139,13 @@ class ProcessHandlers:
         self._end_all()
 
     def _look(self) -> float:
-        watched = list(self._watched)
-        for call in watched:
-            call.look()
-        return time.monotonic() + LOOK_S if watched else math.inf
+        for call in list(self._watched):
+            try:
+                call.look()
+            except Exception:  # noqa: BLE001 - whatever a handler writes to its page, it must not be in the way of others
+                _log.exception("What the handler of message %s reports cannot be read: it is not beaten for any more", call.message_id)
+                self._watched.discard(call)
+        return time.monotonic() + LOOK_S if self._watched else math.inf
 
     def _start(self) -> "Child":
         child = Child(self._handler)
@@ -174,6 +177,7 @@ class ProcessCall:
     """Runs a handler in a child, and passes on what handler and worker say to each other."""
 
     def __init__(self, handlers: ProcessHandlers, child: "Child", context: Context, tracked: TrackedLease) -> None:
+        self.message_id = context.message.id
         self._handlers = handlers
         self._child = child
         self._context = context

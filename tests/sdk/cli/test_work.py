@@ -289,6 +289,18 @@ def test_how_a_program_died_is_said(shell: Shell, script: str, error: str) -> No
     assert shell.run(script, max_attempts=1).error == error
 
 
+def test_how_a_program_ends_is_heard_also_where_nobody_wanted_to_hear_it(command: Command, client: Client, queue: str) -> None:
+    """Whoever starts the worker may ignore SIGCHLD, which it inherits: then the system keeps no status of a child."""
+    sent = client.send(queue, 1, max_attempts=1)
+    ignoring = "import os, signal, sys; signal.signal(signal.SIGCHLD, signal.SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    worker = [sys.executable, "-m", "leasebeat", "work", queue, "--", "/bin/sh", "-c", "exit 3"]
+    with subprocess.Popen([sys.executable, "-c", ignoring, *worker], env=command.environment(), stderr=subprocess.DEVNULL) as process:
+        try:
+            assert finished(client, sent.id).error == "ProgramError: exit status 3"
+        finally:
+            stop(process)
+
+
 def test_a_program_that_cannot_be_started_fails_its_message_only(shell: Shell) -> None:
     """Its headers are more than the system takes as an environment."""
     heavy = shell.run("true", headers={str(number): "ä" * 2000 for number in range(50)}, max_attempts=1)
