@@ -4,7 +4,8 @@ A job that moves must never be delivered twice; one that hangs must be delivered
 then; and the workers must not grow. Each kind has a queue and a worker of its own. A job that ends sends the next one of its chain.
 
 A machine that stands still for longer than a lease can spare fails it, too. So each worker and this program note when they stood still, and
-when the disk did: what was delivered when it should not is shown with how much of its time that was.
+when the disk did: what was delivered when it should not is shown with how much of its time that was. A job that the machine did not run for
+as long as a lease lasts did not move: it notes that itself, and is counted as starved.
 """
 
 import argparse
@@ -26,7 +27,7 @@ import psutil
 from harness.wait import until
 
 from bench import ROOT
-from bench.soak_program import LEASE_S, new_job, queue_of
+from bench.soak_program import BEAT_INTERVAL_S, LEASE_S, new_job, queue_of
 from bench.soak_stalls import note_stalls, note_stalls_of_disk, stalls, stood_still
 from bench.world import serving, world
 from leasebeat import Client, Message
@@ -35,7 +36,6 @@ KINDS = ("blocking", "cpu", "async", "subprocess")
 _CHAINS = 50
 _CHAINS_BEGIN_S = 5.0  # fifty programs that start at once would be a test of the machine
 _WITHIN_S = LEASE_S + 1
-_BEAT_INTERVAL_S = 0.3
 _READY_S = 180
 _DRAIN_S = 90
 _STOP_S = 60
@@ -57,9 +57,10 @@ class Outcome:
     Attributes:
         kind: Which.
         moved: How many did what they were to do without hanging.
-        moved_twice: Of these: delivered more than once.
+        starved: Of these: not run by the machine for so long that their lease was over.
+        moved_twice: Of the others: delivered more than once.
         hung: How many hung, and were done by their second delivery.
-        slowest: The longest that one waited for that, in seconds from its last beat to its next beginning.
+        slowest: The longest that one waited for that, in seconds from its last beat to its next lease.
         wrong: How many did not end as they were to: given up, not done, or hung but delivered another number of times than two.
         size: Of what the worker had how many, after a tenth of the time and at its end.
         left: How many processes outlived the worker.
@@ -68,6 +69,7 @@ class Outcome:
 
     kind: str
     moved: int
+    starved: int
     moved_twice: int
     hung: int
     slowest: float
@@ -83,11 +85,11 @@ class Outcome:
 
     def line(self) -> tuple[str, ...]:
         sizes = [f"{early:.0f} > {late:.0f}" for early, late in self.size.values()]
-        counts = (str(self.moved), str(self.moved_twice), str(self.hung), f"{self.slowest:.2f}", str(self.wrong))
+        counts = (str(self.moved), str(self.starved), str(self.moved_twice), str(self.hung), f"{self.slowest:.2f}", str(self.wrong))
         return (self.kind, *counts, *sizes, str(self.left), "yes" if self.ok else "NO")
 
 
-_HEAD = ("kind", "moved", "twice", "hung", "again within s", "wrong", "threads", "files", "MiB", "left", "ok")
+_HEAD = ("kind", "moved", "starved", "twice", "hung", "again within s", "wrong", "threads", "files", "MiB", "left", "ok")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,12 @@ class WorkerProcess:
     """The worker of one kind, with what it was seen to use."""
 
     def __init__(self, kind: str, url: str, log: Path) -> None:
-        variables = os.environ | {"SOAK_URL": url, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src")))}
+        self.starved = log.with_suffix(".starved")
+        variables = os.environ | {
+            "SOAK_URL": url,
+            "SOAK_STARVED": str(self.starved),
+            "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src"))),
+        }
         self.kind = kind
         self.log = log
         self.stalls = log.with_suffix(".stalls")
@@ -160,7 +167,7 @@ def _soak(seconds: float) -> list[Outcome]:
         workers: list[WorkerProcess] = []
         noted_here = Notes(here.folder / "soak.stalls", here.folder / "disk.stalls")
         for kind in KINDS:
-            client.put_queue(queue_of(kind), visibility_timeout=LEASE_S, extension=LEASE_S, beat_interval=_BEAT_INTERVAL_S, max_attempts=3)
+            client.put_queue(queue_of(kind), visibility_timeout=LEASE_S, extension=LEASE_S, beat_interval=BEAT_INTERVAL_S, max_attempts=3)
             workers.append(WorkerProcess(kind, server.url, here.folder / f"{kind}.log"))
             stack.callback(workers[-1].stop)
         until(lambda: _registered(client) >= {queue_of(kind) for kind in KINDS}, timeout=_READY_S, pause=0.5)
@@ -227,13 +234,16 @@ def _unfinished(client: Client, kind: str) -> bool:
 def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcome:
     done = list(_messages(client, worker.kind, "completed"))
     hung = [message for message in done if message.output["hung"]]
-    moved_twice = [message for message in done if not message.output["hung"] and message.generation > 1]
+    not_run = set(worker.starved.read_text().split()) if worker.starved.exists() else set()
+    starved = [message for message in done if not message.output["hung"] and message.id in not_run]
+    moved_twice = [message for message in done if not message.output["hung"] and message.id not in not_run and message.generation > 1]
     as_meant = [message for message in hung if message.generation == 2]
     late = [message for message in as_meant if _again_after(message) > _WITHIN_S]
     undone = Counter(status for status in _UNDONE for _ in _messages(client, worker.kind, status))
     return Outcome(
         worker.kind,
         moved=len(done) - len(hung),
+        starved=len(starved),
         moved_twice=len(moved_twice),
         hung=len(as_meant),
         slowest=max(map(_again_after, as_meant), default=0.0),
@@ -248,9 +258,9 @@ def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcom
 
 
 def _again_after(message: Message) -> float:
-    """Seconds from the last beat of a job that hung to its next beginning."""
-    began, last_beat = message.output["began"], message.output["last_beat"]
-    return math.inf if last_beat is None else float(began - last_beat)
+    """Seconds from the last beat of a job that hung to its next lease."""
+    last_beat = message.output["last_beat"]
+    return math.inf if last_beat is None or message.started_at is None else float(message.started_at.timestamp() - last_beat)
 
 
 def _tell(client: Client, message: Message, noted_there: Path, noted_here: Notes) -> str:

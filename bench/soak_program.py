@@ -13,6 +13,9 @@ from collections.abc import Iterator
 from typing import Any
 
 LEASE_S = 3.0
+BEAT_INTERVAL_S = 0.3
+_STARVED_S = LEASE_S - BEAT_INTERVAL_S
+"""After so long without a beat its lease may be over: a job whose step took that long, though it was to take half of it, was not run."""
 _HANG_S = 3 * LEASE_S
 _HANGING_SHARES = {"blocking": 0.1, "cpu": 0.04, "async": 0.1, "subprocess": 0.1}
 """A process that hangs is ended, and the start of another takes a third of a second of the machine: no more of them than two cores bear."""
@@ -41,8 +44,20 @@ def steps_of(job: Facts, attempt: int) -> Iterator[tuple[float, int | None]]:
         yield _HANG_S, None
 
 
-def report(number: int) -> Facts:
-    return {"progress": number, "detail": {"at": time.time()}}
+class Pace:
+    """Makes the reports of one job, and notes if the machine did not run it for so long that its lease may be over."""
+
+    def __init__(self, message_id: str) -> None:
+        self._message_id = message_id
+        self._reported_at = time.monotonic()
+
+    def report(self, number: int) -> Facts:
+        now = time.monotonic()
+        if now - self._reported_at >= _STARVED_S:
+            with open(os.environ["SOAK_STARVED"], "a") as file:  # noqa: PTH123 - to import `pathlib` is what the start of a program would wait for
+                file.write(f"{self._message_id}\n")
+        self._reported_at = now
+        return {"progress": number, "detail": {"at": time.time()}}
 
 
 def finish(job: Facts, began: float, before: Facts | None) -> Facts:
@@ -74,11 +89,12 @@ def main() -> None:
     began = time.time()
     job = json.load(sys.stdin)
     before = json.loads(os.environ["LEASEBEAT_DETAIL"] or "null")
+    pace = Pace(os.environ["LEASEBEAT_MESSAGE_ID"])
     for seconds, number in steps_of(job, int(os.environ["LEASEBEAT_ATTEMPT"])):
         time.sleep(seconds)
         if number is None:
             sys.exit("it hung, and was not ended")
-        print(json.dumps(report(number)), flush=True)
+        print(json.dumps(pace.report(number)), flush=True)
     print(json.dumps(finish(job, began, before)), flush=True)
 
 
