@@ -8,7 +8,7 @@ from statistics import mean
 
 from harness.postgres import number
 
-from bench.bars import Bar, Scale, ratio
+from bench.bars import Bar, Scale, in_turn, ratio
 from bench.clients import processes
 from bench.cycles import Cycles, on_postgres, over_http
 from bench.service import QUEUE, fill
@@ -31,7 +31,8 @@ def measure(scale: Scale) -> list[Bar]:
         server.api.put_queue(QUEUE)
         fill(server, _AHEAD)
         queue_id = number(url, f"select id from queue where name = '{QUEUE}'")
-        found = [(drive(over_http, server.url), drive(on_postgres, url, queue_id)) for _ in range(scale.rounds + 1)][1:]  # one warms up
+        turns = in_turn(scale.rounds + 1, lambda: drive(over_http, server.url), lambda: drive(on_postgres, url, queue_id))
+        found = turns[1:]  # one warms up
     http, sql = found[-1]
     note = (
         f"{_rate(http):.0f} of {_rate(sql):.0f} cycles/s in the last round; each client used {_busy(http):.0%} of a core, {_busy(sql):.0%}"

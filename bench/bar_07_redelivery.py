@@ -38,4 +38,5 @@ def measure(scale: Scale) -> list[Bar]:
 def _fifths(after: list[float]) -> str:
     """Say what each fifth of the time has shown by itself: whether all of it was so, or the machine stood still once."""
     length = max(1, len(after) // 5)
-    return " ".join(f"{p99(after[first : first + length]):.0f}" for first in range(0, length * 5, length))
+    parts = [after[first : first + length] for first in range(0, length * 5, length)]
+    return " ".join(f"{p99(part):.0f}" for part in parts if part)

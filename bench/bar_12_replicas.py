@@ -2,7 +2,8 @@
 
 Two processes lose more than what they do for one another: each of them has half of the callers, so its statements carry fewer beats, and
 they share the cores. So two that share no database, and know nothing of one another, are measured beside them for a while: what two
-replicas cost more than these is lost to coordination. What is used while nobody calls is noted too; it is counted with the rest.
+replicas cost more than these is lost to coordination. What is used while nobody calls is noted too; it is counted with the rest, also
+what the servers take of Postgres that are not called just then.
 """
 
 import time

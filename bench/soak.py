@@ -42,6 +42,8 @@ _STOP_S = 60
 _LEAST_S = 30
 _UNDONE = ("failed", "pending", "scheduled", "in_progress")
 _SAMPLES = 60
+_MOST_STARVED = 0.01
+"""Of those that moved. If there are more, the machine is too small or too busy to tell."""
 
 _MAY_GROW = 1.1
 _SPARE = {"threads": 10.0, "files": 10.0, "MiB": 5.0}
@@ -81,7 +83,8 @@ class Outcome:
     @property
     def ok(self) -> bool:
         delivered = self.moved and self.hung and self.slowest <= _WITHIN_S and not (self.moved_twice or self.wrong)
-        return bool(delivered) and not self.left and not any(_has_grown(what, *sizes) for what, sizes in self.size.items())
+        was_run = self.starved <= _MOST_STARVED * self.moved
+        return bool(delivered) and was_run and not self.left and not any(_has_grown(what, *sizes) for what, sizes in self.size.items())
 
     def line(self) -> tuple[str, ...]:
         sizes = [f"{early:.0f} > {late:.0f}" for early, late in self.size.values()]
@@ -252,7 +255,7 @@ def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcom
         left=worker.stop(),
         told=(
             *(f"{queue_of(worker.kind)}: {count} {status}" for status, count in undone.items()),
-            *(_tell(client, message, worker.stalls, noted_here) for message in (*moved_twice, *late)),
+            *(_tell(client, message, worker.stalls, noted_here) for message in (*starved, *moved_twice, *late) if message.generation > 1),
         ),
     )
 

@@ -36,6 +36,7 @@ def cpu(message: LeasedMessage, context: Context) -> Facts:
 async def coroutine(message: LeasedMessage, context: Context) -> Facts:
     began, pace = time.time(), Pace(message.id)
     for seconds, number in steps_of(message.body, context.attempt):
+        pace.begin()
         await asyncio.sleep(seconds)
         _beat(context, pace, number)
     return await asyncio.to_thread(finish, message.body, began, message.detail)
@@ -44,6 +45,7 @@ async def coroutine(message: LeasedMessage, context: Context) -> Facts:
 def _in_steps(message: LeasedMessage, context: Context, work: Callable[[float], None]) -> Facts:
     began, pace = time.time(), Pace(message.id)
     for seconds, number in steps_of(message.body, context.attempt):
+        pace.begin()
         work(seconds)
         _beat(context, pace, number)
     return finish(message.body, began, message.detail)

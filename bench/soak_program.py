@@ -15,7 +15,7 @@ from typing import Any
 LEASE_S = 3.0
 BEAT_INTERVAL_S = 0.3
 _STARVED_S = LEASE_S - BEAT_INTERVAL_S
-"""After so long without a beat its lease may be over: a job whose step took that long, though it was to take half of it, was not run."""
+"""A step that takes so long, though it was to take half of it, was not run: its job's lease may be over."""
 _HANG_S = 3 * LEASE_S
 _HANGING_SHARES = {"blocking": 0.1, "cpu": 0.04, "async": 0.1, "subprocess": 0.1}
 """A process that hangs is ended, and the start of another takes a third of a second of the machine: no more of them than two cores bear."""
@@ -45,18 +45,20 @@ def steps_of(job: Facts, attempt: int) -> Iterator[tuple[float, int | None]]:
 
 
 class Pace:
-    """Makes the reports of one job, and notes if the machine did not run it for so long that its lease may be over."""
+    """Makes the reports of one job, and notes if the machine did not run a step of it for so long that its lease may be over."""
 
     def __init__(self, message_id: str) -> None:
         self._message_id = message_id
-        self._reported_at = time.monotonic()
+        self._began = 0.0
+
+    def begin(self) -> None:
+        """Begin a step."""
+        self._began = time.monotonic()
 
     def report(self, number: int) -> Facts:
-        now = time.monotonic()
-        if now - self._reported_at >= _STARVED_S:
+        if time.monotonic() - self._began >= _STARVED_S:
             with open(os.environ["SOAK_STARVED"], "a") as file:  # noqa: PTH123 - to import `pathlib` is what the start of a program would wait for
                 file.write(f"{self._message_id}\n")
-        self._reported_at = now
         return {"progress": number, "detail": {"at": time.time()}}
 
 
@@ -91,6 +93,7 @@ def main() -> None:
     before = json.loads(os.environ["LEASEBEAT_DETAIL"] or "null")
     pace = Pace(os.environ["LEASEBEAT_MESSAGE_ID"])
     for seconds, number in steps_of(job, int(os.environ["LEASEBEAT_ATTEMPT"])):
+        pace.begin()
         time.sleep(seconds)
         if number is None:
             sys.exit("it hung, and was not ended")

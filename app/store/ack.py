@@ -37,7 +37,7 @@ late as materialized (
     cross join lateral (
         select message.shard
         from message
-        join queue on {key("queue.id", "message.queue_id")}
+        cross join lateral (select from queue where queue.id = message.queue_id offset 0) as queue  -- never the other way round
         where held.shard is null and message.shard = $1 and message.id = held.message_id and message.generation = held.generation
           and message.ended_by in ('expired', 'unconfirmed')
         for no key update of message

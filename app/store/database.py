@@ -91,7 +91,7 @@ async def open_database(url: str) -> Database:
         timer=await _pool(url, _TIMER_CONNECTIONS, HOT_SESSION),
         work=await _pool(url, _WORK_CONNECTIONS, HOT_SESSION),
         reads=await _pool(url, _READ_CONNECTIONS, _READING_SESSION),
-        reading=open_engine(url, _SESSION),
+        reading=open_engine(url, _READING_SESSION),
         writing=open_engine(url, _WRITING_SESSION),
     )
 

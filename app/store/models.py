@@ -260,6 +260,7 @@ class Checkpoint(SQLModel, table=True):
 
     __table_args__ = (
         _one_of("kind", get_args(CheckpointKind), "checkpoint_kind_is_known"),
+        # Its order is what trim reads by; the condition keeps it from statements that look checkpoints up by their message.
         Index(
             "checkpoint_of_history",
             "shard",

@@ -11,7 +11,7 @@ from bench.world import World, world
 
 _NUMBER = 4
 _QUICK_S = 0.3
-_MOST_S = 1.2
+_MOST_S = 0.9
 _WARM_UP = 0.25
 _MEASURES: dict[str, Callable[[Figure], float]] = {
     "jobs/s": lambda figure: figure.jobs_per_second,

@@ -129,13 +129,15 @@ class Running:
         done = self.client.order(mode, seconds)
         jobs = done["jobs"]
         service, database, driver = ((after - begin) * 1000 / jobs for begin, after in zip(before, self._used(), strict=True))
+        if service + database == 0:
+            raise FailedError("it used too little CPU time to be counted")
         return Figure(jobs / done["seconds"], service, database, driver)
 
     @contextlib.contextmanager
     def still(self) -> Iterator[None]:
         """Stop its processes for the length of a block: what they do between their turns would count as the database's for another."""
-        self._signal(signal.SIGSTOP)
         try:
+            self._signal(signal.SIGSTOP)
             yield
         finally:
             self._signal(signal.SIGCONT)

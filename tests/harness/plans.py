@@ -52,6 +52,12 @@ def scans(nodes: list[Node], table: str) -> list[Node]:
     return [node for node in nodes if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable"]
 
 
+def goes_by_key(read: Node) -> bool:
+    """Tell whether an index is read at a key, or in a range of it: not as a whole, and not all of one shard."""
+    columns = 1 if read["Relation Name"] in {"queue", "worker"} else 2
+    return "Index Cond" in read and read["Index Cond"].count(" AND ") >= columns - 1
+
+
 def rows_read(nodes: list[Node], table: str) -> int:
     """Count the rows of a table that the statement looked at, those that it then left out among them."""
     returned: float = sum(node["Actual Rows"] * node["Actual Loops"] for node in scans(nodes, table))

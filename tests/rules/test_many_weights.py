@@ -10,7 +10,8 @@ from app.store.database import HOT_SESSION
 
 KEYS = 100
 PAGES_OF_A_KEY = 22
-"""At most so many are looked at to find a key and to grant its message. The weights fill more."""
+"""At most so many are looked at to find a key and to grant its message: 19 to 21, as a lookup by `shard_key` comes to its last page twice.
+The weights fill more."""
 
 MANY = "update queue set weights = (select json_object_agg(md5(n::text), 1 + n % 7) from generate_series(1, 10000) n)"
 

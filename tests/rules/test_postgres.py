@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import asyncpg
 import pytest
-from harness.plans import Node, explain, fill
+from harness.plans import explain, fill, goes_by_key
 from harness.postgres import execute, refuse
 from harness.server import Server
 from harness.wait import until
@@ -173,12 +173,6 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         (inner,) = (plan for plan in join["Plans"] if plan["Parent Relationship"] == "Inner")
         with_one_row = verb == "cancel" or any(plan.get("CTE Name") == "offer" for plan in join["Plans"])
         assert with_one_row or inner["Node Type"] not in {"CTE Scan", "Materialize", "Function Scan"}, inner
-
-
-def goes_by_key(read: Node) -> bool:
-    """Tell whether an index is read at a key, or in a range of it: not as a whole, and not all of one shard."""
-    columns = 1 if read["Relation Name"] in {"queue", "worker"} else 2
-    return "Index Cond" in read and read["Index Cond"].count(" AND ") >= columns - 1
 
 
 @pytest.mark.scar(42)

@@ -93,7 +93,10 @@ class Options:
 
 
 class Limit(Mapping[str, float]):
-    """How long one exchange may take in all: the time-outs of its steps, each no longer than what is left when the step begins."""
+    """How long one exchange may take in all: the time-outs of its steps, each no longer than what is left when the step begins.
+
+    Of reads there are several to a step: see `Left`.
+    """
 
     def __init__(self, seconds: float, *, wait: float = 0.0) -> None:
         """Start to count.

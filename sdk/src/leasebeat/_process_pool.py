@@ -257,9 +257,11 @@ class ProcessCall:
         try:
             yield
         finally:
-            self.look()
-            with self._looking:
-                self._working = False
+            try:
+                self.look()
+            finally:
+                with self._looking:
+                    self._working = False
 
     def _keep_lease(self) -> None:
         """Beat for a handler that cannot begin yet, as its process has to be started, but not for ever."""
