@@ -5,6 +5,7 @@ Those of `subprocess` are for `leasebeat work`, which is called here as its comm
 
 import asyncio
 import functools
+import logging
 import multiprocessing
 import os
 import sys
@@ -72,6 +73,8 @@ def _give_way() -> None:
 
 def main() -> None:
     kind, url, noted = sys.argv[1:]
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    logging.getLogger("leasebeat").setLevel(logging.INFO)
     note_stalls(Path(noted))
     if kind == "subprocess":
         _work(url)
