@@ -9,13 +9,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from opentelemetry import propagate
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.trace import Span, format_span_id, format_trace_id
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from sdk.conftest import Clock
 from sdk.running import CLAIM, grant, park
 from sdk.scripted_service import Answer, ScriptedService, lease, message
 
 import leasebeat
-from leasebeat import AsyncClient, Client
+from leasebeat import AsyncClient, Client, Lease
 from leasebeat._tracing import trace_headers
 
 HEALTHY = Answer({"status": "ok"})
@@ -89,6 +92,39 @@ def test_each_call_carries_the_callers_trace(service: ScriptedService, span: Spa
         client.healthz()
     asyncio.run(call())
     assert [request.headers["traceparent"] for request in service.asked("/healthz")] == [traceparent(span)] * 2
+
+
+class Slow(TraceContextTextMapPropagator):
+    """Takes 2 s for each call, as whoever imports much for the first one."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def inject(self, *_arguments: object, **_named: object) -> None:
+        self._clock.now += 2
+
+
+@pytest.fixture
+def _slowly_traced(clock: Clock) -> Iterator[None]:
+    propagator = propagate.get_global_textmap()
+    propagate.set_global_textmap(Slow(clock))
+    yield
+    propagate.set_global_textmap(propagator)
+
+
+@pytest.mark.usefixtures("_slowly_traced")
+def test_what_a_trace_takes_is_not_taken_from_a_lease(service: ScriptedService) -> None:
+    service.on("POST", CLAIM, Answer({"leases": [lease(expires_in=3.0)]}))
+    with Client(service.url) as client:
+        (held,) = client.claim("default", worker_id="w")
+    assert held.remaining() == 3
+
+    async def claim() -> Lease:
+        async with AsyncClient(service.url) as client:
+            (held,) = await client.claim("default", worker_id="w")
+            return held
+
+    assert asyncio.run(claim()).remaining() == 3
 
 
 def test_outside_of_a_trace_nothing_is_sent(service: ScriptedService) -> None:

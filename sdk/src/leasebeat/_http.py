@@ -79,8 +79,8 @@ class Options:
         seconds = time_to_answer(self.timeout if call.timeout is None else call.timeout, call.lease_until)
         return Limit(seconds, wait=call.wait + (WAIT_MARGIN_S if call.wait else 0.0))
 
-    def for_request(self, call: Call[Any], limit: Limit, **extensions: Any) -> dict[str, Any]:
-        """The request of one call."""
+    def for_request(self, call: Call[Any]) -> dict[str, Any]:
+        """The request of one call. Made before its time counts, as the first in a process may import much for its trace."""
         content_type = {} if call.content is None else {"content-type": "application/json"}
         return {
             "method": call.method,
@@ -88,7 +88,6 @@ class Options:
             "params": call.query or None,
             "content": call.content,
             "headers": {**trace_headers(), **content_type, **call.headers},
-            "extensions": {"timeout": limit, **extensions},
         }
 
 
@@ -165,10 +164,11 @@ class Transport:
             return self._exchange(pool, call)
 
     def _exchange(self, pool: http.Client, call: Call[Any]) -> Outcome:
+        request = self._options.for_request(call)
         sent_at = time.monotonic()
         limit = self._options.limit(call)
         try:
-            with pool.stream(**self._options.for_request(call, limit, trace=_count_at_each_read)) as response:
+            with pool.stream(**request, extensions={"timeout": limit, "trace": _count_at_each_read}) as response:
                 body = b"".join(limit.in_time(response.iter_bytes()))
         except http.RequestError as error:
             return _no_answer(call, error)
@@ -202,11 +202,12 @@ class AsyncTransport:
             return await self._exchange(pool, call)
 
     async def _exchange(self, pool: http.AsyncClient, call: Call[Any]) -> Outcome:
+        request = self._options.for_request(call)
         sent_at = time.monotonic()
         limit = self._options.limit(call)
         try:
             async with asyncio.timeout(limit.total + STEP_FIRST_S):
-                response = await pool.request(**self._options.for_request(call, limit))
+                response = await pool.request(**request, extensions={"timeout": limit})
         except TimeoutError:
             return _no_answer(call, http.ReadTimeout(f"the answer did not end within {limit.total:.1f} s"))
         except http.RequestError as error:
