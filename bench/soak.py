@@ -182,7 +182,8 @@ def _soak(seconds: float) -> list[Outcome]:
         for worker, outcome in zip(workers, outcomes, strict=True):
             print(*outcome.told, sep="\n", end="\n" * bool(outcome.told))
             if not outcome.ok:
-                print(f"--- the end of the log of {worker.kind}:", *worker.log.read_text().splitlines()[-20:], sep="\n")
+                lines = [line for line in worker.log.read_text().splitlines() if " stopped: the lease of " not in line]  # who hung
+                print(f"--- the end of the log of {worker.kind}:", *lines[-20:], sep="\n")
     return outcomes
 
 

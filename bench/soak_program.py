@@ -6,6 +6,7 @@ Of the standard library alone, as several of these programs start each second.
 import json
 import os
 import random
+import signal
 import socket
 import sys
 import time
@@ -56,10 +57,14 @@ class Pace:
         self._began = time.monotonic()
 
     def report(self, number: int) -> Facts:
+        self.end()
+        return {"progress": number, "detail": {"at": time.time()}}
+
+    def end(self) -> None:
+        """End the step, also one that is cut off."""
         if time.monotonic() - self._began >= _STARVED_S:
             with open(os.environ["SOAK_STARVED"], "a") as file:  # noqa: PTH123 - to import `pathlib` is what the start of a program would wait for
                 file.write(f"{self._message_id}\n")
-        return {"progress": number, "detail": {"at": time.time()}}
 
 
 def finish(job: Facts, began: float, before: Facts | None) -> Facts:
@@ -92,6 +97,12 @@ def main() -> None:
     job = json.load(sys.stdin)
     before = json.loads(os.environ["LEASEBEAT_DETAIL"] or "null")
     pace = Pace(os.environ["LEASEBEAT_MESSAGE_ID"])
+
+    def end(_number: int, _frame: object) -> None:
+        pace.end()
+        sys.exit("told to end")
+
+    signal.signal(signal.SIGTERM, end)
     for seconds, number in steps_of(job, int(os.environ["LEASEBEAT_ATTEMPT"])):
         pace.begin()
         time.sleep(seconds)
