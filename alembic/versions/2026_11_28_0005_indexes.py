@@ -1,9 +1,8 @@
 """Make the indexes that the new columns are for, and validate the new constraints, while the service goes on."""
 
-from collections.abc import Iterable, Mapping
-
 from alembic import op
-from sqlalchemy import text
+
+from app.store.indexes import exchange
 
 revision = "0005"
 down_revision = "0004"
@@ -35,25 +34,8 @@ def upgrade() -> None:
     for table, names in _CHECKED.items():
         for name in names:
             op.execute(f"alter table {table} validate constraint {name}")
-    with op.get_context().autocommit_block():
-        _create(_CREATED)
-        _drop(_REPLACED)
+    exchange(_CREATED, _REPLACED)
 
 
 def downgrade() -> None:
-    with op.get_context().autocommit_block():
-        _create(_REPLACED)
-        _drop(_CREATED)
-
-
-def _create(indexes: Mapping[str, str]) -> None:
-    half_made = text("select count(*) from pg_index where indexrelid = to_regclass(:name) and not indisvalid")
-    for name, definition in indexes.items():
-        if not op.get_context().as_sql and op.get_bind().scalar(half_made, {"name": name}):
-            _drop([name])  # an earlier try did not come to its end
-        op.execute("create " + definition.format(f"concurrently if not exists {name}"))
-
-
-def _drop(indexes: Iterable[str]) -> None:
-    for name in indexes:
-        op.execute(f"drop index concurrently if exists {name}")
+    exchange(_REPLACED, _CREATED)

@@ -1,7 +1,8 @@
 """Give the indexes of ready messages one direction, so that a claim can begin at a place within them."""
 
 from alembic import op
-from sqlalchemy import text
+
+from app.store.indexes import create
 
 revision = "0008"
 down_revision = "0007"
@@ -33,12 +34,9 @@ def downgrade() -> None:
 
 def _make_anew(rank: str) -> None:
     """Put indexes in place of those of the same names, which serve until then. What an earlier try has left half made is made again."""
-    half_made = text("select count(*) from pg_index where indexrelid = to_regclass(:name) and not indisvalid")
     with op.get_context().autocommit_block():
         for name, definition in _INDEXES.items():
             successor = f"{name}_{revision}"
-            if not op.get_context().as_sql and op.get_bind().scalar(half_made, {"name": successor}):
-                op.execute(f"drop index concurrently {successor}")
-            op.execute(f"create index concurrently if not exists {successor} on message {definition.format(rank)}")
+            create(successor, f"index {{}} on message {definition.format(rank)}")
             op.execute(f"drop index concurrently if exists {name}")
             op.execute(f"-- squawk-ignore renaming-object\nalter index {successor} rename to {name}")  # no statement names an index
