@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey
-from app.store.keys import key, shard_key
+from app.store.keys import WITH_A_QUEUE, key, shard_key
 from app.store.settle import KEEP_REPORT, Settled, explain, keep_reports, verdicts_of
 
 ACK = f"""
@@ -37,7 +37,7 @@ late as materialized (
     cross join lateral (
         select message.shard
         from message
-        cross join lateral (select from queue where queue.id = message.queue_id offset 0) as queue  -- never the other way round
+        {WITH_A_QUEUE}
         where held.shard is null and message.shard = $1 and message.id = held.message_id and message.generation = held.generation
           and message.ended_by in ('expired', 'unconfirmed')
         for no key update of message

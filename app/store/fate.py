@@ -4,8 +4,9 @@ from collections.abc import Iterable
 
 from app.leases.outcomes import Fate
 from app.store.database import Pool, fetch
+from app.store.keys import WITH_A_QUEUE
 
-FATE = """
+FATE = f"""
 -- Locks: none. Runs after the verb's own statement, so it sees whatever ended the lease.
 -- Index: message_pkey, queue_pkey. A message whose queue is deleted is gone.
 select
@@ -20,7 +21,7 @@ from unnest($2::bigint[], $3::bigint[]) as asked(message_id, generation)
 left join lateral (
     select message.id, message.generation, message.status, message.ended_by
     from message
-    cross join lateral (select from queue where queue.id = message.queue_id offset 0) as queue  -- never the other way round
+    {WITH_A_QUEUE}
     where message.shard = $1 and message.id = asked.message_id
     limit 1
 ) as message on true
