@@ -59,7 +59,7 @@ def _database(bench: World) -> Iterator[str]:
     with serving(url) as server:
         server.api.put_queue(QUEUE)
     yield url
-    bench.drop(url)
+    bench.databases.drop(url)
 
 
 def _compare(bench: World, full: str, case: Case, scale: Scale) -> Bar:

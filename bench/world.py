@@ -1,49 +1,36 @@
 """What is measured, and what it uses: a Postgres of the bench's own, real server processes on it, and their CPU time and memory."""
 
-import itertools
-import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
-from harness.postgres import MIGRATIONS, execute
+from harness.postgres import Databases, programs
 from harness.server import Server
 
 from app import embedded
-from app.store.migrations import migrate
 
 _DEBIAN = Path("/usr/lib/postgresql/15/bin")
 _OPTIONS = ("synchronous_commit=on", "max_connections=300", "shared_buffers=512MB", "max_wal_size=4GB")
-_MIGRATED = "migrated"
 
 
 @dataclass(frozen=True, slots=True)
 class World:
     """A Postgres that is as safe against crashes as users run it, and a folder for files."""
 
-    postgres: embedded.EmbeddedPostgres
+    databases: Databases
     folder: Path
-    _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def empty_database(self) -> str:
-        """Make a database without any table, and return its URL."""
-        return self._create()
+    @property
+    def postgres(self) -> embedded.EmbeddedPostgres:
+        return self.databases.postgres
 
     def database(self) -> str:
-        """Make a database with the service's tables, and return its URL. It is a copy: to migrate each takes several times as long."""
-        return self._create(f"template {_MIGRATED}")
-
-    def drop(self, url: str) -> None:
-        execute(self.postgres.url, f"drop database {url.rpartition('/')[2]} with (force)")
-
-    def _create(self, options: str = "") -> str:
-        name = f"bench_{next(self._numbers)}"
-        execute(self.postgres.url, f"create database {name} {options}")
-        return self.postgres.url_of(name)
+        """Make a database with the service's tables, and return its URL."""
+        return self.databases.create()
 
     def cpu(self) -> float:
         """Return the CPU seconds that Postgres has used so far."""
@@ -56,12 +43,9 @@ def world(*options: str) -> Iterator[World]:
 
     `options` are settings of Postgres beside those that all bars share.
     """
-    named = os.environ.get("TEST_POSTGRES_BIN")
-    programs = Path(named) if named else _DEBIAN if _DEBIAN.exists() else None
-    with tempfile.TemporaryDirectory() as folder, embedded.running(Path(folder) / "data", programs, (*_OPTIONS, *options)) as postgres:
-        execute(postgres.url, f"create database {_MIGRATED}")
-        migrate(postgres.url_of(_MIGRATED), MIGRATIONS)
-        yield World(postgres, Path(folder))
+    used = programs() or (_DEBIAN if _DEBIAN.exists() else None)
+    with tempfile.TemporaryDirectory() as folder, embedded.running(Path(folder) / "data", used, (*_OPTIONS, *options)) as postgres:
+        yield World(Databases(postgres), Path(folder))
 
 
 @contextmanager

@@ -50,7 +50,7 @@ def _library(name: str, command: Callable[[str], list[str]]) -> Run:
 
     @contextlib.contextmanager
     def run(here: World) -> Iterator[Running]:
-        with _database(here, here.empty_database) as url, client(name, [*command(name), url]) as worker:
+        with _database(here, here.databases.create_empty) as url, client(name, [*command(name), url]) as worker:
             yield Running(worker, [worker.process.pid], [here.postgres.pid], [])
 
     return run
@@ -75,7 +75,7 @@ def _database(here: World, make: Callable[[], str]) -> Iterator[str]:
     try:
         yield url
     finally:
-        here.drop(url)
+        here.databases.drop(url)
 
 
 LEASEBEAT = Contender("Leasebeat", _leasebeat(1), (SINGLES, _batches(8)))

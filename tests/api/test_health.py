@@ -34,8 +34,7 @@ def own_postgres(tmp_path: Path) -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def empty_database(postgres: Databases) -> Iterator[str]:
     """A database without a schema."""
-    execute(postgres.postgres.url, "create database empty")
-    url = postgres.postgres.url_of("empty")
+    url = postgres.create_empty()
     yield url
     postgres.drop(url)
 

@@ -47,9 +47,14 @@ def execution(name: str, *arguments: object) -> str:
     return f"execute {name} ({', '.join(map(_literal, arguments))})"
 
 
-def scans(nodes: list[Node], table: str) -> list[Node]:
-    """Return the nodes that read a table."""
-    return [node for node in nodes if node.get("Relation Name") == table and node["Node Type"] != "ModifyTable"]
+def reads(nodes: list[Node]) -> list[Node]:
+    """Return the nodes that read tables."""
+    return [node for node in nodes if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
+
+
+def scans(nodes: list[Node], *tables: str) -> list[Node]:
+    """Return the nodes that read some tables."""
+    return [node for node in reads(nodes) if node["Relation Name"] in tables]
 
 
 def goes_by_key(read: Node) -> bool:

@@ -3,14 +3,13 @@
 import asyncio
 import subprocess
 import sys
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import asyncpg
 import pytest
 from alembic.script import ScriptDirectory
-from harness.postgres import MIGRATIONS, Databases, execute
+from harness.postgres import MIGRATIONS, Databases
 from migrations.check import MigrationError, check, lint
 
 from app.store.migrations import configuration, migrate
@@ -38,9 +37,7 @@ def downgrade() -> None:
 @pytest.fixture
 def empty_database(postgres: Databases) -> Iterator[str]:
     """A database without a schema."""
-    name = f"empty_{uuid.uuid4().hex}"
-    execute(postgres.postgres.url, f"create database {name}")
-    url = postgres.postgres.url_of(name)
+    url = postgres.create_empty()
     yield url
     postgres.drop(url)
 

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import asyncpg
 import pytest
-from harness.plans import explain, fill, goes_by_key
+from harness.plans import Connection, explain, fill, goes_by_key, reads, scans
 from harness.postgres import execute, refuse
 from harness.server import Server
 from harness.wait import until
@@ -34,8 +34,6 @@ from app.store.redrive import REDRIVE
 from app.store.release import RELEASE
 from app.store.remove import REMOVE
 from app.store.send_once import SEND_ONCE
-
-Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
 
 @pytest.fixture
@@ -82,9 +80,9 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
         "update lease set check_at = now(), expires_at = now() where message_id in (select message_id from lease limit 20)"
     )
     nodes = await explain(own_sql, RECLAIM, 0, 1000, [], None)
-    scans = [node for node in nodes if node.get("Relation Name") in {"lease", "message"} and node["Node Type"] != "ModifyTable"]
-    assert {node["Node Type"] for node in scans} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
-    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in scans) <= 20 * 6
+    found = scans(nodes, "lease", "message")
+    assert {node["Node Type"] for node in found} <= {"Index Scan", "Index Only Scan", "Bitmap Heap Scan"}
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in found) <= 20 * 6
 
 
 @pytest.mark.scar(39)
@@ -155,10 +153,10 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         "send_once": (SEND_ONCE, ([1], ids, words, [b""] * 3, *[ids] * 4, words, words, nothing, ids, ids, words, *[nothing] * 3)),
     }[verb]
     nodes = await explain(planning, statement, 1000 if verb == "remove" else 0, *arguments)
-    reads = [node for node in nodes if "Relation Name" in node and node["Node Type"] != "ModifyTable"]
-    assert reads
-    assert {node["Node Type"] for node in reads} <= {"Index Scan", "Index Only Scan"}
-    assert {node["Index Name"] for node in reads} <= own_indexes | {
+    found = reads(nodes)
+    assert found
+    assert {node["Node Type"] for node in found} <= {"Index Scan", "Index Only Scan"}
+    assert {node["Index Name"] for node in found} <= own_indexes | {
         "lease_pkey",
         "message_pkey",
         "queue_pkey",
@@ -166,7 +164,7 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         "lease_of_worker",
         "worker_draining",
     }
-    assert [node for node in reads if node["Relation Name"] != "deleted_queue" and not goes_by_key(node)] == []
+    assert [node for node in found if node["Relation Name"] != "deleted_queue" and not goes_by_key(node)] == []
     joins = [node for node in nodes if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"]
     assert {node["Node Type"] for node in joins} <= {"Nested Loop"}
     for join in joins:
