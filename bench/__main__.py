@@ -65,8 +65,7 @@ class _TimeOver(KeyboardInterrupt):
 
 def main() -> None:
     asked = _asked()
-    took: dict[int, float] = {}
-    found = _measure_all(asked, took)
+    found, took = _measure_all(asked)
     bars = [bar for of_one in found.values() for bar in of_one]
     left = [_not_measured(number, asked) for number in asked.numbers if number not in found]
     print(table([*bars, *left]))
@@ -97,12 +96,13 @@ def _times(took: Mapping[int, float], asked: _Asked) -> str:
     return f"seconds: {each}; {sum(took.values()):.0f} in all{f' of {asked.seconds:.0f}' if asked.minutes else ''}"
 
 
-def _measure_all(asked: _Asked, took: dict[int, float]) -> dict[int, list[Bar]]:
-    """Measure one bar after another until all are done or the time is over, and return those that were finished, by number.
+def _measure_all(asked: _Asked) -> tuple[dict[int, list[Bar]], dict[int, float]]:
+    """Measure one bar after another until all are done or the time is over.
 
-    How many seconds each took is noted in `took`, also of the one that was cut short.
+    Returns by number those that were finished, and how many seconds each took, also the one that was cut short.
     """
     found: dict[int, list[Bar]] = {}
+    took: dict[int, float] = {}
     signal.signal(signal.SIGALRM, _end)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     try:
@@ -117,7 +117,7 @@ def _measure_all(asked: _Asked, took: dict[int, float]) -> dict[int, list[Bar]]:
         signal.setitimer(signal.ITIMER_REAL, 0)
     except _TimeOver:
         print("the time is over", flush=True)
-    return found
+    return found, took
 
 
 def _end(*_signal: object) -> NoReturn:
