@@ -4,8 +4,8 @@ A job that moves must never be delivered twice; one that hangs must be delivered
 then; and the workers must not grow. Each kind has a queue and a worker of its own. A job that ends sends the next one of its chain.
 
 A machine that stands still for longer than a lease can spare fails it, too. So each worker and this program note when they stood still, and
-when the disk did: what was delivered when it should not is shown with how much of its time that was. A job that the machine did not run for
-as long as a lease lasts did not move: it notes that itself, and is counted as starved.
+when the disk did: what was delivered when it should not is shown with how much of its time that was. Each job notes when it reports. One
+that had nothing to report until its lease was over did not move, as the machine did not run it: it is counted as starved.
 """
 
 import argparse
@@ -15,8 +15,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -42,9 +42,12 @@ _STOP_S = 60
 _LEAST_S = 30
 _UNDONE = ("failed", "pending", "scheduled", "in_progress")
 _SAMPLES = 60
+_STARVED_S = LEASE_S - BEAT_INTERVAL_S
+"""A job that reported nothing for so long, though its steps take half of it at most, did not move."""
 _MOST_STARVED = 0.01
 """Of those that moved. If there are more, the machine is too small or too busy to tell."""
 
+_OF_THE_HUNG = (" stopped: the lease of ", " is over: ")
 _MAY_GROW = 1.1
 _SPARE = {"threads": 10.0, "files": 10.0, "MiB": 5.0}
 """By how much more than by `_MAY_GROW`, as jobs come and go."""
@@ -59,7 +62,7 @@ class Outcome:
     Attributes:
         kind: Which.
         moved: How many did what they were to do without hanging.
-        starved: Of these: not run by the machine for so long that their lease was over.
+        starved: Of these: delivered more than once, but nothing was reported in what was their first lease's last time.
         moved_twice: Of the others: delivered more than once.
         hung: How many hung, and were done by their second delivery.
         slowest: The longest that one waited for that, in seconds from its last beat to its next lease.
@@ -103,14 +106,22 @@ class Notes:
     disk: Path
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """When a lease ran out, and when that was noticed."""
+
+    at: float
+    reclaimed_at: float
+
+
 class WorkerProcess:
     """The worker of one kind, with what it was seen to use."""
 
     def __init__(self, kind: str, url: str, log: Path) -> None:
-        self.starved = log.with_suffix(".starved")
+        self._reports = log.with_suffix(".reports")
         variables = os.environ | {
             "SOAK_URL": url,
-            "SOAK_STARVED": str(self.starved),
+            "SOAK_REPORTS": str(self._reports),
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src"))),
         }
         self.kind = kind
@@ -126,6 +137,14 @@ class WorkerProcess:
         with suppress(psutil.NoSuchProcess):
             family = [self._process, *(self._process.children() if self.kind == "cpu" else ())]
             self._samples.append(_sum([sample for each in family for sample in _sample(each)]))
+
+    def reports(self) -> Mapping[str, list[float]]:
+        """When the jobs reported, by their messages."""
+        noted: dict[str, list[float]] = defaultdict(list)
+        for line in self._reports.read_text().splitlines():
+            message_id, moment = line.split()
+            noted[message_id].append(float(moment))
+        return noted
 
     def size(self) -> dict[str, tuple[float, float]]:
         """What it had in the second tenth of the time, and in the last one."""
@@ -182,7 +201,7 @@ def _soak(seconds: float) -> list[Outcome]:
         for worker, outcome in zip(workers, outcomes, strict=True):
             print(*outcome.told, sep="\n", end="\n" * bool(outcome.told))
             if not outcome.ok:
-                lines = [line for line in worker.log.read_text().splitlines() if " stopped: the lease of " not in line]  # who hung
+                lines = [line for line in worker.log.read_text().splitlines() if not any(text in line for text in _OF_THE_HUNG)]
                 print(f"--- the end of the log of {worker.kind}:", *lines[-20:], sep="\n")
     return outcomes
 
@@ -238,17 +257,18 @@ def _unfinished(client: Client, kind: str) -> bool:
 def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcome:
     done = list(_messages(client, worker.kind, "completed"))
     hung = [message for message in done if message.output["hung"]]
-    not_run = set(worker.starved.read_text().split()) if worker.starved.exists() else set()
-    starved = [message for message in done if not message.output["hung"] and message.id in not_run]
-    moved_twice = [message for message in done if not message.output["hung"] and message.id not in not_run and message.generation > 1]
     as_meant = [message for message in hung if message.generation == 2]
     late = [message for message in as_meant if _again_after(message) > _WITHIN_S]
     undone = Counter(status for status in _UNDONE for _ in _messages(client, worker.kind, status))
+    reports = worker.reports()
+    ends = {message.id: _first_end(client, message) for message in done if message.generation > 1}
+    twice = [message for message in done if message.generation > 1 and not message.output["hung"]]
+    starved = [message for message in twice if _was_starved(ends[message.id], reports[message.id])]
     return Outcome(
         worker.kind,
         moved=len(done) - len(hung),
         starved=len(starved),
-        moved_twice=len(moved_twice),
+        moved_twice=len(twice) - len(starved),
         hung=len(as_meant),
         slowest=max(map(_again_after, as_meant), default=0.0),
         wrong=len(hung) - len(as_meant) + undone.total(),
@@ -256,7 +276,7 @@ def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcom
         left=worker.stop(),
         told=(
             *(f"{queue_of(worker.kind)}: {count} {status}" for status, count in undone.items()),
-            *(_tell(client, message, worker.stalls, noted_here) for message in (*starved, *moved_twice, *late) if message.generation > 1),
+            *(_tell(message, ends[message.id], reports[message.id], worker.stalls, noted_here) for message in (*twice, *late)),
         ),
     )
 
@@ -267,21 +287,33 @@ def _again_after(message: Message) -> float:
     return math.inf if last_beat is None or message.started_at is None else float(message.started_at.timestamp() - last_beat)
 
 
-def _tell(client: Client, message: Message, noted_there: Path, noted_here: Notes) -> str:
+def _first_end(client: Client, message: Message) -> _End | None:
+    """How the first lease of a message ran out. None if it was given back."""
+    for each in client.list_checkpoints(message.id).items:
+        if each.kind == "error_boundary" and each.generation == 1:
+            return _End(datetime.fromisoformat(each.facts["expires_at"]).timestamp(), each.created_at.timestamp())
+    return None
+
+
+def _was_starved(end: _End | None, reports: Sequence[float]) -> bool:
+    return end is not None and not any(end.at - _STARVED_S < report < end.at for report in reports)
+
+
+def _tell(message: Message, end: _End | None, reports: Sequence[float], noted_there: Path, noted_here: Notes) -> str:
     """Say how the first lease of a message came to its end, and for how much of what it was beaten for last everything stood still."""
-    attempts = [each for each in client.list_checkpoints(message.id).items if each.kind == "error_boundary" and each.generation == 1]
-    if not attempts:
+    if end is None:
         return f"{message.queue}, {message.id}: its first lease was given back"
-    (first,) = attempts
-    ended_at = datetime.fromisoformat(first.facts["expires_at"]).timestamp()
-    last_beat, began = message.output["last_beat"] or math.nan, message.output["began"]
+    extended_at = end.at - LEASE_S
     again_at = message.started_at.timestamp() if message.started_at else math.nan
+    last_beat = message.output["last_beat"] or math.nan
+    around = ", ".join(f"{report - extended_at:.2f}" for report in reports if extended_at - LEASE_S < report < again_at + LEASE_S)
     places = (noted_there, noted_here.soak, noted_here.disk)
-    of_worker, of_soak, of_disk = (stood_still(stalls(noted), ended_at - LEASE_S, again_at) for noted in places)
+    of_worker, of_soak, of_disk = (stood_still(stalls(noted), extended_at, again_at) for noted in places)
     return (
-        f"{message.queue}, {message.id}: extended last {ended_at - LEASE_S - last_beat:.2f} s after its last beat; after the end of that "
-        f"lease reclaimed in {first.created_at.timestamp() - ended_at:.2f} s, leased in {again_at - ended_at:.2f} s, begun in "
-        f"{began - ended_at:.2f} s; from that extension on its worker stood still for {of_worker:.2f} s, the soak for "
+        f"{message.queue}, {message.id}: in seconds from its lease's last extension or grant, reported at {around or 'no time'}, of which the "
+        f"service had heard up to {last_beat - extended_at:.2f}; the lease ended at {LEASE_S:.2f}, was reclaimed at "
+        f"{end.reclaimed_at - extended_at:.2f}, leased at {again_at - extended_at:.2f}, begun at "
+        f"{message.output['began'] - extended_at:.2f}; until then its worker stood still for {of_worker:.2f} s, the soak for "
         f"{of_soak:.2f} s, the disk for {of_disk:.2f} s"
     )
 

@@ -17,7 +17,7 @@ if multiprocessing.parent_process() is not None:
     os.nice(5)  # a process for handlers, whose start takes a third of a second of the machine: what else runs on it comes first
 
 from bench import soak_program
-from bench.soak_program import Facts, Pace, finish, queue_of, steps_of
+from bench.soak_program import Facts, finish, queue_of, report, steps_of
 from bench.soak_stalls import note_stalls
 from leasebeat import Context, LeasedMessage, Worker, cli
 
@@ -35,28 +35,26 @@ def cpu(message: LeasedMessage, context: Context) -> Facts:
 
 
 async def coroutine(message: LeasedMessage, context: Context) -> Facts:
-    began, pace = time.time(), Pace(message.id)
+    began = time.time()
     for seconds, number in steps_of(message.body, context.attempt):
-        pace.begin()
         await asyncio.sleep(seconds)
-        _beat(context, pace, number)
+        _beat(context, number)
     return await asyncio.to_thread(finish, message.body, began, message.detail)
 
 
 def _in_steps(message: LeasedMessage, context: Context, work: Callable[[float], None]) -> Facts:
-    began, pace = time.time(), Pace(message.id)
+    began = time.time()
     for seconds, number in steps_of(message.body, context.attempt):
-        pace.begin()
         work(seconds)
-        _beat(context, pace, number)
+        _beat(context, number)
     return finish(message.body, began, message.detail)
 
 
-def _beat(context: Context, pace: Pace, number: int | None) -> None:
+def _beat(context: Context, number: int | None) -> None:
     if number is None:
         context.beat()  # one that has hung hears here that it has lost
     else:
-        context.beat(**pace.report(number))
+        context.beat(**report(context.message.id, number))
 
 
 def _spin(seconds: float) -> None:
@@ -67,8 +65,8 @@ def _spin(seconds: float) -> None:
 
 @functools.cache
 def _give_way() -> None:
-    """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service, or with 19 be starved."""
-    os.nice(15)
+    """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service."""
+    os.nice(14)
 
 
 def main() -> None:
