@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from app.store.columns import sparse
 from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey
 from app.store.keys import WITH_A_QUEUE, key, shard_key
@@ -82,7 +83,7 @@ async def ack(pool: Pool, shard: int, acks: list[Ack]) -> list[Settled]:
 
 async def _complete(pool: Pool, shard: int, acks: dict[LeaseKey, Ack]) -> dict[LeaseKey, Settled]:
     message_ids, generations = [m for m, _ in acks], [g for _, g in acks]
-    verdicts = verdicts_of(await fetch(pool, ACK, shard, message_ids, generations, [each.output for each in acks.values()]))
+    verdicts = verdicts_of(await fetch(pool, ACK, shard, message_ids, generations, sparse([each.output for each in acks.values()])))
     await explain(pool, shard, verdicts, acks)
     return verdicts
 

@@ -5,10 +5,11 @@ from datetime import datetime
 from typing import NamedTuple
 
 from app.leases import outcomes
+from app.store.columns import sparse
 from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey, fates_of
 from app.store.keys import key, shard_key
-from app.store.times import BEAT_INTERVAL, EXTENSION
+from app.store.times import BEAT_INTERVAL, EXTENSION, seconds
 
 BEAT = f"""
 -- Locks: the leases asked about, in id order.
@@ -79,11 +80,11 @@ answer(message_id, generation, status, beat_interval, extendable, expires_at, ex
 )
 select
     message_id, generation, status, expires_at,
-    extract(epoch from expires_at - now())::float8 as expires_in,
+    {seconds("expires_at - now()")} as expires_in,
     case
         when status = 'stalled' then 0
-        when not extendable then extract(epoch from expires_at - now())::float8
-        else greatest(0, extract(epoch from least(extended_at + beat_interval, expires_at - beat_interval) - now()))::float8
+        when not extendable then {seconds("expires_at - now()")}
+        else greatest(0, {seconds("least(extended_at + beat_interval, expires_at - beat_interval) - now()")})
     end as next_beat_in
 from answer
 """
@@ -117,8 +118,8 @@ async def beat(pool: Pool, shard: int, beats: list[Beat]) -> list[Beaten]:
         shard,
         [each.message_id for each in merged.values()],
         [each.generation for each in merged.values()],
-        [each.progress for each in merged.values()],
-        [each.detail for each in merged.values()],
+        sparse([each.progress for each in merged.values()]),
+        sparse([each.detail for each in merged.values()]),
     )
     verdicts = {(message_id, generation): _verdict(*said) for message_id, generation, *said in rows}
     missing = [lease for lease in merged if lease not in verdicts]

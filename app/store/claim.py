@@ -13,12 +13,13 @@ import asyncpg
 
 from app.leases.floors import Firsts, Floors, Taken, join
 from app.leases.rotation import Rotation, Visit
+from app.store.columns import sparse
 from app.store.database import Pool, Row, fetch, fetch_holding
 from app.store.faults import StoreError
 from app.store.keys import key, shard_key
 from app.store.pick import ANSWER_BYTES, ANYTHING, PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
 from app.store.queues import QueueGoneError
-from app.store.times import BEAT_INTERVAL, EXTENSION
+from app.store.times import BEAT_INTERVAL, EXTENSION, seconds
 
 _GRANT = f""",
 open_queue as materialized (
@@ -80,7 +81,7 @@ select
     end as terms,
     slot,
     termed.shard, termed.id, generation, expires_at,
-    extract(epoch from expires_at - started_at)::float8 as expires_in, extract(epoch from deadline - started_at)::float8 as deadline_in,
+    {seconds("expires_at - started_at")} as expires_in, {seconds("deadline - started_at")} as deadline_in,
     termed.beat_interval, termed.extension, body, headers, priority, fairness_key, work_type, task_id, termed.created_at, attempt_count,
     attempt_count - attempts_before + 1 as attempt, attempts_allowed, source_queue, progress, detail
 from offer
@@ -110,8 +111,8 @@ REPEATED = f"""
 select
     lease.worker_id, lease.claim_id,
     lease.shard, lease.message_id, lease.generation, lease.expires_at,
-    extract(epoch from lease.expires_at - now())::float8 as expires_in,
-    extract(epoch from lease.deadline - now())::float8 as deadline_in,
+    {seconds("lease.expires_at - now()")} as expires_in,
+    {seconds("lease.deadline - now()")} as deadline_in,
     {BEAT_INTERVAL} as beat_interval, {EXTENSION} as extension,
     message.body, message.headers, message.priority, message.fairness_key, message.work_type, message.task_id, message.created_at,
     message.attempt_count, message.attempt_count - message.attempts_before + 1 as attempt,
@@ -315,9 +316,9 @@ def _pick_arguments(place: Place, aside: Collection[int], workers: list[str], *,
 
 def _columns(claims: Sequence[Claim], slots: list[tuple[int, int]]) -> tuple[object, ...]:
     return (
-        [claims[call].visibility_timeout for call, _ in slots],
-        [claims[call].confirm_within for call, _ in slots],
-        [claims[call].claim_id for call, _ in slots],
+        sparse([claims[call].visibility_timeout for call, _ in slots]),
+        sparse([claims[call].confirm_within for call, _ in slots]),
+        sparse([claims[call].claim_id for call, _ in slots]),
         [number for _, number in slots],
     )
 

@@ -3,6 +3,7 @@
 from app.store.chores import Chore, mine
 from app.store.database import Pool, fetch
 from app.store.keys import key
+from app.store.times import seconds
 
 _LEAST_SAMPLES = 10
 _MOST_SAMPLES = 1000
@@ -41,7 +42,7 @@ wanted as materialized (
     cross join lateral (
         select count(*) as samples, percentile_cont(0.95) within group (order by taken.seconds) as p95
         from (
-            select extract(epoch from finished_at - started_at)::float8 as seconds
+            select {seconds("finished_at - started_at")} as seconds
             from (
                 select status, started_at, finished_at
                 from message

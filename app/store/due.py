@@ -8,6 +8,7 @@ nothing undone, and some for transactions that commit late. Now and then, and at
 from collections.abc import Collection
 
 from app.store.database import Pool, Row, fetch
+from app.store.times import seconds
 
 
 def since(reach: str) -> str:
@@ -17,10 +18,11 @@ def since(reach: str) -> str:
 
 def _until(verb: str, table: str, moment: str, condition: str) -> str:
     """Return the SQL for the seconds until a verb has something to do, as a column of its name."""
-    return f"""coalesce(extract(epoch from (
+    first = f"""(
         select min({moment}) from {table}
         where shard = $1 and {moment} > {since("$3")} and {moment} <= now() + make_interval(secs => $4) and {condition}
-    ) - now())::float8, 'infinity') as {verb}"""
+    )"""
+    return f"coalesce({seconds(f'{first} - now()')}, 'infinity') as {verb}"
 
 
 NEXT_DUE = f"""

@@ -11,6 +11,7 @@ import orjson
 from app.store.chores import ALL_SHARDS, Chore
 from app.store.database import Pool, fetch
 from app.store.faults import answering
+from app.store.times import seconds
 
 SHORTEST_REFRESH_S = 10.0
 REST = 30
@@ -29,7 +30,7 @@ _IS_DUE = f"""
 select not exists (select from figure where name = 'queues' and as_of + make_interval(secs => {_REFRESH}) > now())
 """
 
-COUNT = """
+COUNT = f"""
 -- Locks: the figure's own row. Index: message_status, alone, where that is less to read than the table; leases are read as a whole.
 with counted as materialized (
     select json_build_object(
@@ -55,19 +56,19 @@ with counted as materialized (
             join queue on queue.id = queue_id
         ),
         'workers', (
-            select coalesce(json_object_agg(worker_id, leases), '{}')
+            select coalesce(json_object_agg(worker_id, leases), '{{}}')
             from (select worker_id, count(*) from lease join queue on queue.id = queue_id group by worker_id) as holder(worker_id, leases)
         )
     ) as value
 )
 insert into figure (name, as_of, took, value)
-select 'queues', now(), extract(epoch from clock_timestamp() - now()), value from counted
+select 'queues', now(), {seconds("clock_timestamp() - now()")}, value from counted
 on conflict (name) do update set as_of = excluded.as_of, took = excluded.took, value = excluded.value
 """
 
 _LOAD = f"""
 -- Locks: none. Index: figure_pkey. The counts themselves only if they are others than those of $1.
-select as_of, {_REFRESH}::float8 as refresh, extract(epoch from as_of - now())::float8 + {_REFRESH} as due_in,
+select as_of, {_REFRESH}::float8 as refresh, {seconds("as_of - now()")} + {_REFRESH} as due_in,
        case when as_of is distinct from $1 then value end as value
 from figure
 where name = 'queues'

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, field
 
 from app.store.attempts import counted, end_attempts
+from app.store.columns import sparse
 from app.store.database import Pool, fetch
 from app.store.keys import shard_key
 from app.store.settle import HELD, Settled, explain, keep_reports, verdicts_of
@@ -57,8 +58,8 @@ async def nack(pool: Pool, shard: int, nacks: list[Nack]) -> list[Settled]:
         shard,
         [message_id for message_id, _ in first],
         [generation for _, generation in first],
-        [each.error for each in first.values()],
-        [each.delay for each in first.values()],
+        sparse([each.error for each in first.values()]),
+        sparse([each.delay for each in first.values()]),
         [each.retryable for each in first.values()],
     )
     verdicts = verdicts_of(rows)

@@ -8,6 +8,7 @@ from app.store.faults import answering
 from app.store.pick import ANSWER_BYTES
 from app.store.recheck import BLOCK
 from app.store.states import in_state
+from app.store.times import seconds
 from app.store.workers import HOLDS
 
 _PREFETCHED = 16
@@ -68,11 +69,11 @@ order by generation desc, created_at desc
 limit 200
 """
 
-_LEASE_FACTS = """
+_LEASE_FACTS = f"""
     lease.message_id, queue.name as queue, lease.worker_id, lease.generation, lease.granted_at as acquired_at, lease.expires_at,
-    extract(epoch from lease.expires_at - now())::float8 as expires_in, lease.expires_at <= now() as expired,
-    lease.beat_at as last_beat_at, extract(epoch from now() - coalesce(lease.beat_at, lease.granted_at))::float8 as since_beat,
-    greatest(0, extract(epoch from now() - lease.expires_at))::float8 as overdue, lease.progress, lease.detail
+    {seconds("lease.expires_at - now()")} as expires_in, lease.expires_at <= now() as expired,
+    lease.beat_at as last_beat_at, {seconds("now() - coalesce(lease.beat_at, lease.granted_at)")} as since_beat,
+    greatest(0, {seconds("now() - lease.expires_at")}) as overdue, lease.progress, lease.detail
 """
 
 _LEASES = f"""

@@ -9,6 +9,7 @@ from app.store.due import first_id, since
 from app.store.keys import shard_key
 from app.store.ready import Ready, first_ready_of
 from app.store.recheck import BLOCK, EARLY_S
+from app.store.times import seconds
 
 _RETURNED_AND_NOTED = end_attempts(
     kind="case when ended.is_attempt then 'lease_expired' else 'unconfirmed' end",
@@ -85,7 +86,7 @@ select
     (select count(*) from noted) as noted,
     {first_ready_of("returned", queue="ready_in", message="message_id")} as ready,
     array(select distinct freed from returned where freed is not null) as freed,
-    coalesce(max(extract(epoch from now() - expires_at))::float8, 0) as lag
+    coalesce(max({seconds("now() - expires_at")}), 0) as lag
 from returned
 """
 

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import NamedTuple
 
+from app.store.columns import sparse
+
 
 class NewMessage(NamedTuple):
     """One message to store, in the order of the arrays that every statement which stores them ends with. JSON values are their text.
@@ -32,10 +34,10 @@ def size_of(message: str) -> str:
     return f"octet_length({message}.body::text) + coalesce(octet_length({message}.headers::text), 0)"
 
 
-def columns_of(messages: Sequence[NewMessage]) -> tuple[tuple[object, ...], ...]:
+def columns_of(messages: Sequence[NewMessage]) -> tuple[Sequence[object], ...]:
     """Lay messages out as the arrays that every statement which stores them ends with."""
     *columns, _dedup_keys = zip(*messages, strict=True)
-    return tuple(columns)
+    return tuple(map(sparse, columns))
 
 
 class RequestKey(NamedTuple):

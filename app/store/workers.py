@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from app.store.database import Pool, Row, fetch
 from app.store.keys import key
+from app.store.times import seconds
 
 CHANNEL = "leasebeat_workers"
 """Where replicas hear of workers that somebody has drained, let work again, or deleted: `changed` or `deleted`, and the worker's id."""
@@ -17,7 +18,7 @@ _FORGET_BATCH = 100
 
 _FACTS = f"""
     worker.worker_id, worker.host, worker.version, worker.first_seen_at, worker.last_seen_at, worker.draining,
-    greatest(0, extract(epoch from now() - worker.last_seen_at))::float8 as silent_for,
+    greatest(0, {seconds("now() - worker.last_seen_at")}) as silent_for,
     worker.last_seen_at < now() - make_interval(secs => {_STALE_S}) as stale
 """
 

@@ -1,0 +1,11 @@
+"""The columns of a batch: arrays that its statement reads with `unnest`, or by their subscripts."""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def sparse(column: Sequence[T | None]) -> Sequence[T | None]:
+    """Leave out a column that says nothing, as most of what is optional does: past an array's end there is null, which costs nothing."""
+    return column if any(each is not None for each in column) else ()
