@@ -310,7 +310,7 @@ def _tell(message: Message, end: _End | None, reports: Sequence[float], noted_th
     places = (noted_there, noted_here.soak, noted_here.disk)
     of_worker, of_soak, of_disk = (stood_still(stalls(noted), extended_at, again_at) for noted in places)
     return (
-        f"{message.queue}, {message.id}: in seconds from its lease's last extension or grant, reported at {around or 'no time'}, of which the "
+        f"{message.queue}, {message.id}: in seconds from its lease's last extension or grant, reported at {around or 'no time'}, which the "
         f"service had heard up to {last_beat - extended_at:.2f}; the lease ended at {LEASE_S:.2f}, was reclaimed at "
         f"{end.reclaimed_at - extended_at:.2f}, leased at {again_at - extended_at:.2f}, begun at "
         f"{message.output['began'] - extended_at:.2f}; until then its worker stood still for {of_worker:.2f} s, the soak for "
