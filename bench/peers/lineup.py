@@ -26,7 +26,7 @@ class Contender:
 
 
 def _batches(callers: int) -> Mode:
-    """Return batches of 100, from as many callers as serve the contender best."""
+    """Return batches of 100, from as many callers as serve the contender best: `python -m bench.peers.callers` shows it."""
     return Mode("batches of 100", callers, 100)
 
 
@@ -78,16 +78,16 @@ def _database(here: World, make: Callable[[], str]) -> Iterator[str]:
         here.databases.drop(url)
 
 
-LEASEBEAT = Contender("Leasebeat", _leasebeat(1), (SINGLES, _batches(8)))
+LEASEBEAT = Contender("Leasebeat", _leasebeat(1), (SINGLES, _batches(32)))
 
 OTHERS = (
-    Contender("Leasebeat of two processes", _leasebeat(2), (SINGLES, _batches(8)), beside=True),
+    Contender("Leasebeat of two processes", _leasebeat(2), (SINGLES, _batches(32)), beside=True),
     Contender("pgmq", _library("pgmq", install.python), (SINGLES, _batches(4))),
-    Contender("pgqueuer", _library("pgqueuer", install.python), (SINGLES, _batches(2))),
+    Contender("pgqueuer", _library("pgqueuer", install.python), (SINGLES, _batches(4))),
     Contender("pg-boss", _library("pgboss", install.node), (SINGLES, _batches(2))),
     Contender("graphile-worker", _library("graphile", install.node), (SINGLES, _batches(8)), note="no lease to keep alive"),
-    Contender("procrastinate", _library("procrastinate", install.python), (SINGLES, _batches(4)), note="one heartbeat for all jobs"),
-    Contender("awa", _library("awa", install.python), (SINGLES, _batches(8)), note="one heartbeat for all jobs"),
+    Contender("procrastinate", _library("procrastinate", install.python), (SINGLES, _batches(8)), note="one heartbeat for all jobs"),
+    Contender("awa", _library("awa", install.python), (SINGLES, _batches(2)), note="one heartbeat for all jobs"),
     Contender("moto SQS", _server("moto", servers.moto), (SINGLES, _batches(1)), beside=True, note="in memory"),
     Contender("NATS JetStream", _server("nats", servers.nats), (SINGLES, _batches(8)), beside=True, note="synced"),
     Contender("beanstalkd", _server("beanstalkd", servers.beanstalkd), (SINGLES,), beside=True, note="synced"),
