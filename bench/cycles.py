@@ -82,9 +82,8 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, c
     sql = await asyncpg.connect(url, server_settings=HOT_SESSION)
     try:
         send, claim, beat, ack = [await sql.prepare(statement) for statement in (SEND, CLAIMS[PICK_ANY], BEAT, ACK)]
-        none = [None] * BATCH
         bodies = [str(number) for number in range(BATCH)]
-        sent = (0, [queue_id], [queue_id] * BATCH, bodies, none, [0] * BATCH, [0.0] * BATCH, [""] * BATCH, none, none, none)
+        sent = (0, [queue_id], [queue_id] * BATCH, bodies, (), [0] * BATCH, [0.0] * BATCH, [""] * BATCH, (), (), ())
         wanted: tuple[object, ...] = (0, queue_id, "", 0, False, [], [worker_id] * BATCH)
         floors = Floors()  # as the service's claims have them: else these would walk what those skip
         done = 0
@@ -92,17 +91,16 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, c
         while time.monotonic() < until:
             await send.fetch(*sent)
             asked = time.monotonic()
-            granted = await claim.fetch(*wanted, *floors.stretches(), none, none, none, list(range(BATCH)))
+            granted = await claim.fetch(*wanted, *floors.stretches(), (), (), (), list(range(BATCH)))
             claims.append(time.monotonic() - asked)
             leases = [(row["id"], row["generation"]) for row in granted if row["id"] is not None]
             if not leases:
                 continue
             floors.took([Taken(_LEVEL, len(leases), leases[-1][0])])
             ids, generations = [message_id for message_id, _ in leases], [generation for _, generation in leases]
-            empty = [None] * len(leases)
-            beaten = await beat.fetch(0, ids, generations, empty, empty)
+            beaten = await beat.fetch(0, ids, generations, (), ())
             assert all(row["status"] == "extended" for row in beaten), beaten
-            acked = await ack.fetch(0, ids, generations, empty)
+            acked = await ack.fetch(0, ids, generations, ())
             assert len(acked) == len(leases), "not every ack did its work"
             done += len(acked)
     finally:

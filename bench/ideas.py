@@ -78,8 +78,7 @@ async def _beat(url: str, batches: Iterator[list[int]], seconds: float) -> int:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         leases = next(batches)
-        nothing = [None] * len(leases)
-        done += len(await statement.fetch(0, leases, [1] * len(leases), nothing, nothing))
+        done += len(await statement.fetch(0, leases, [1] * len(leases), (), ()))
     await sql.close()
     return done
 

@@ -4,8 +4,8 @@ A job that moves must never be delivered twice; one that hangs must be delivered
 then; and the workers must not grow. Each kind has a queue and a worker of its own. A job that ends sends the next one of its chain.
 
 A machine that stands still for longer than a lease can spare fails it, too. So each worker and this program note when they stood still, and
-when the disk did: what was delivered when it should not is shown with how much of its time that was. Each job notes when it reports. One
-that had nothing to report until its lease was over did not move, as the machine did not run it: it is counted as starved.
+when the disk did: what was delivered when it should not is shown with how much of its time that was. Each job notes when a step begins and
+when it ends. One whose step took nearly a lease, though it was to take half of one at most, did not move: it is counted as starved.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -43,11 +43,12 @@ _LEAST_S = 30
 _UNDONE = ("failed", "pending", "scheduled", "in_progress")
 _SAMPLES = 60
 _STARVED_S = LEASE_S - BEAT_INTERVAL_S
-"""A job that reported nothing for so long, though its steps take half of it at most, did not move."""
+"""A step that takes so long was not run, as it was to take `LONGEST_STEP_S`: its job's lease may be over."""
 _MOST_STARVED = 0.01
 """Of those that moved. If there are more, the machine is too small or too busy to tell."""
 
-_OF_THE_HUNG = (" stopped: the lease of ", " is over: ")
+_OF_LOST_LEASES = (" stopped: the lease of ", " is over: ")
+"""What each job that hangs has its worker say."""
 _MAY_GROW = 1.1
 _SPARE = {"threads": 10.0, "files": 10.0, "MiB": 5.0}
 """By how much more than by `_MAY_GROW`, as jobs come and go."""
@@ -62,7 +63,7 @@ class Outcome:
     Attributes:
         kind: Which.
         moved: How many did what they were to do without hanging.
-        starved: Of these: delivered more than once, but nothing was reported in what was their first lease's last time.
+        starved: Of these: delivered a second time, as a step was not run while their first lease ran out.
         moved_twice: Of the others: delivered more than once.
         hung: How many hung, and were done by their second delivery.
         slowest: The longest that one waited for that, in seconds from its last beat to its next lease.
@@ -106,6 +107,14 @@ class Notes:
     disk: Path
 
 
+@dataclass(slots=True)
+class _Step:
+    """When a step began, and when it ended, if it did."""
+
+    began: float
+    ended: float = math.inf
+
+
 @dataclass(frozen=True, slots=True)
 class _End:
     """When a lease ran out, and when that was noticed."""
@@ -118,10 +127,10 @@ class WorkerProcess:
     """The worker of one kind, with what it was seen to use."""
 
     def __init__(self, kind: str, url: str, log: Path) -> None:
-        self._reports = log.with_suffix(".reports")
+        self._steps = log.with_suffix(".steps")
         variables = os.environ | {
             "SOAK_URL": url,
-            "SOAK_REPORTS": str(self._reports),
+            "SOAK_STEPS": str(self._steps),
             "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "sdk" / "src"))),
         }
         self.kind = kind
@@ -138,12 +147,15 @@ class WorkerProcess:
             family = [self._process, *(self._process.children() if self.kind == "cpu" else ())]
             self._samples.append(_sum([sample for each in family for sample in _sample(each)]))
 
-    def reports(self) -> Mapping[str, list[float]]:
-        """When the jobs reported, by their messages."""
-        noted: dict[str, list[float]] = defaultdict(list)
-        for line in self._reports.read_text().splitlines():
-            message_id, moment = line.split()
-            noted[message_id].append(float(moment))
+    def steps(self) -> defaultdict[str, list[_Step]]:
+        """The steps of the jobs, by their messages, in the order in which they began."""
+        noted: defaultdict[str, list[_Step]] = defaultdict(list)
+        for line in self._steps.read_text().splitlines() if self._steps.exists() else ():
+            message_id, what, moment = line.split()
+            if what == "begin":
+                noted[message_id].append(_Step(float(moment)))
+            else:
+                noted[message_id][-1].ended = float(moment)
         return noted
 
     def size(self) -> dict[str, tuple[float, float]]:
@@ -201,7 +213,7 @@ def _soak(seconds: float) -> list[Outcome]:
         for worker, outcome in zip(workers, outcomes, strict=True):
             print(*outcome.told, sep="\n", end="\n" * bool(outcome.told))
             if not outcome.ok:
-                lines = [line for line in worker.log.read_text().splitlines() if not any(text in line for text in _OF_THE_HUNG)]
+                lines = [line for line in worker.log.read_text().splitlines() if not any(text in line for text in _OF_LOST_LEASES)]
                 print(f"--- the end of the log of {worker.kind}:", *lines[-20:], sep="\n")
     return outcomes
 
@@ -260,10 +272,10 @@ def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcom
     as_meant = [message for message in hung if message.generation == 2]
     late = [message for message in as_meant if _again_after(message) > _WITHIN_S]
     undone = Counter(status for status in _UNDONE for _ in _messages(client, worker.kind, status))
-    reports = worker.reports()
+    steps = worker.steps()
     ends = {message.id: _first_end(client, message) for message in done if message.generation > 1}
     twice = [message for message in done if message.generation > 1 and not message.output["hung"]]
-    starved = [message for message in twice if _was_starved(ends[message.id], reports[message.id])]
+    starved = [message for message in twice if message.generation == 2 and _was_starved(ends[message.id], steps[message.id])]
     return Outcome(
         worker.kind,
         moved=len(done) - len(hung),
@@ -276,7 +288,7 @@ def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcom
         left=worker.stop(),
         told=(
             *(f"{queue_of(worker.kind)}: {count} {status}" for status, count in undone.items()),
-            *(_tell(message, ends[message.id], reports[message.id], worker.stalls, noted_here) for message in (*twice, *late)),
+            *(_tell(message, ends[message.id], steps[message.id], worker.stalls, noted_here) for message in (*twice, *late)),
         ),
     )
 
@@ -288,32 +300,40 @@ def _again_after(message: Message) -> float:
 
 
 def _first_end(client: Client, message: Message) -> _End | None:
-    """How the first lease of a message ran out. None if it was given back."""
+    """How the first lease of a message ran out. None if it was given back, or nacked."""
     for each in client.list_checkpoints(message.id).items:
-        if each.kind == "error_boundary" and each.generation == 1:
+        if each.reason == "lease_expired" and each.generation == 1:
             return _End(datetime.fromisoformat(each.facts["expires_at"]).timestamp(), each.created_at.timestamp())
     return None
 
 
-def _was_starved(end: _End | None, reports: Sequence[float]) -> bool:
-    return end is not None and not any(end.at - _STARVED_S < report < end.at for report in reports)
-
-
-def _tell(message: Message, end: _End | None, reports: Sequence[float], noted_there: Path, noted_here: Notes) -> str:
-    """Say how the first lease of a message came to its end, and for how much of what it was beaten for last everything stood still."""
+def _was_starved(end: _End | None, steps: Sequence[_Step]) -> bool:
+    """Whether a step was under way for nearly a lease, in the time of the lease's last extension."""
     if end is None:
-        return f"{message.queue}, {message.id}: its first lease was given back"
+        return False
+    of_then = [step for step in steps if step.began < end.at and step.ended > end.at - LEASE_S]
+    return any(min(step.ended, end.at) - step.began >= _STARVED_S for step in of_then)
+
+
+def _tell(message: Message, end: _End | None, steps: Sequence[_Step], noted_there: Path, noted_here: Notes) -> str:
+    """Say how the first lease of a message came to its end, and for how long everything stood still from its last extension on."""
+    if end is None:
+        return f"{message.queue}, {message.id}: its first lease was given back, or nacked"
     extended_at = end.at - LEASE_S
     again_at = message.started_at.timestamp() if message.started_at else math.nan
     last_beat = message.output["last_beat"] or math.nan
-    around = ", ".join(f"{report - extended_at:.2f}" for report in reports if extended_at - LEASE_S < report < again_at + LEASE_S)
+    around = ", ".join(
+        f"{step.began - extended_at:.2f} to {step.ended - extended_at:.2f}"
+        for step in steps
+        if step.began < again_at + LEASE_S and step.ended > extended_at - LEASE_S
+    )
     places = (noted_there, noted_here.soak, noted_here.disk)
     of_worker, of_soak, of_disk = (stood_still(stalls(noted), extended_at, again_at) for noted in places)
     return (
-        f"{message.queue}, {message.id}: in seconds from its lease's last extension or grant, reported at {around or 'no time'}, which the "
-        f"service had heard up to {last_beat - extended_at:.2f}; the lease ended at {LEASE_S:.2f}, was reclaimed at "
+        f"{message.queue}, {message.id}: in seconds from its lease's last extension or grant, had steps from {around or 'never'}, of "
+        f"which the service had heard up to {last_beat - extended_at:.2f}; the lease ended at {LEASE_S:.2f}, was reclaimed at "
         f"{end.reclaimed_at - extended_at:.2f}, leased at {again_at - extended_at:.2f}, begun at "
-        f"{message.output['began'] - extended_at:.2f}; until then its worker stood still for {of_worker:.2f} s, the soak for "
+        f"{message.output['began'] - extended_at:.2f}; until the next lease its worker stood still for {of_worker:.2f} s, the soak for "
         f"{of_soak:.2f} s, the disk for {of_disk:.2f} s"
     )
 

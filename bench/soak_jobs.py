@@ -17,7 +17,7 @@ if multiprocessing.parent_process() is not None:
     os.nice(5)  # a process for handlers, whose start takes a third of a second of the machine: what else runs on it comes first
 
 from bench import soak_program
-from bench.soak_program import Facts, finish, queue_of, report, steps_of
+from bench.soak_program import Facts, begin, finish, queue_of, report, steps_of
 from bench.soak_stalls import note_stalls
 from leasebeat import Context, LeasedMessage, Worker, cli
 
@@ -37,6 +37,7 @@ def cpu(message: LeasedMessage, context: Context) -> Facts:
 async def coroutine(message: LeasedMessage, context: Context) -> Facts:
     began = time.time()
     for seconds, number in steps_of(message.body, context.attempt):
+        begin(message.id)
         await asyncio.sleep(seconds)
         _beat(context, number)
     return await asyncio.to_thread(finish, message.body, began, message.detail)
@@ -45,6 +46,7 @@ async def coroutine(message: LeasedMessage, context: Context) -> Facts:
 def _in_steps(message: LeasedMessage, context: Context, work: Callable[[float], None]) -> Facts:
     began = time.time()
     for seconds, number in steps_of(message.body, context.attempt):
+        begin(message.id)
         work(seconds)
         _beat(context, number)
     return finish(message.body, began, message.detail)
@@ -66,7 +68,7 @@ def _spin(seconds: float) -> None:
 @functools.cache
 def _give_way() -> None:
     """Leave the machine to what else runs on it, once per process: fifty that spin would starve the service."""
-    os.nice(14)
+    os.nice(14)  # with the 5 above, the lowest there is
 
 
 def main() -> None:

@@ -17,9 +17,10 @@ BEAT_INTERVAL_S = 0.3
 _HANG_S = 3 * LEASE_S
 _HANGING_SHARES = {"blocking": 0.15, "cpu": 0.06, "async": 0.15, "subprocess": 0.15}
 """A process that hangs is ended, and the start of another takes a third of a second of the machine: no more of them than two cores bear."""
+LONGEST_STEP_S = 1.4
 _STEPS = (12, 30)
-"""Long jobs, as each is the start of a program to some: with half as many steps these starts took a quarter of two cores."""
-_STEP_S = (0.2, 1.4)
+"""Long jobs, as each of one kind starts a program: with half as many steps these starts took a quarter of two cores."""
+_STEP_S = (0.2, LONGEST_STEP_S)
 
 Facts = dict[str, Any]
 
@@ -43,12 +44,21 @@ def steps_of(job: Facts, attempt: int) -> Iterator[tuple[float, int | None]]:
         yield _HANG_S, None
 
 
+def begin(message_id: str) -> None:
+    """Note that a step begins."""
+    _note(message_id, "begin", time.time())
+
+
 def report(message_id: str, number: int) -> Facts:
-    """Return what is reported after a step, and note that it was: whatever becomes of the report, the job has moved."""
+    """Note that a step has ended, whatever becomes of its report, and return that."""
     now = time.time()
-    with open(os.environ["SOAK_REPORTS"], "a") as file:  # noqa: PTH123 - to import `pathlib` is what the start of a program would wait for
-        file.write(f"{message_id} {now}\n")
+    _note(message_id, "end", now)
     return {"progress": number, "detail": {"at": now}}
+
+
+def _note(message_id: str, what: str, moment: float) -> None:
+    with open(os.environ["SOAK_STEPS"], "a") as file:  # noqa: PTH123 - to import `pathlib` is what the start of a program would wait for
+        file.write(f"{message_id} {what} {moment}\n")
 
 
 def finish(job: Facts, began: float, before: Facts | None) -> Facts:
@@ -80,11 +90,13 @@ def main() -> None:
     began = time.time()
     job = json.load(sys.stdin)
     before = json.loads(os.environ["LEASEBEAT_DETAIL"] or "null")
+    message_id = os.environ["LEASEBEAT_MESSAGE_ID"]
     for seconds, number in steps_of(job, int(os.environ["LEASEBEAT_ATTEMPT"])):
+        begin(message_id)
         time.sleep(seconds)
         if number is None:
             sys.exit("it hung, and was not ended")
-        print(json.dumps(report(os.environ["LEASEBEAT_MESSAGE_ID"], number)), flush=True)
+        print(json.dumps(report(message_id, number)), flush=True)
     print(json.dumps(finish(job, began, before)), flush=True)
 
 

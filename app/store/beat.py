@@ -7,9 +7,10 @@ from typing import NamedTuple
 from app.leases import outcomes
 from app.store.columns import sparse
 from app.store.database import Pool, fetch
+from app.store.durations import seconds
 from app.store.fate import LeaseKey, fates_of
 from app.store.keys import key, shard_key
-from app.store.times import BEAT_INTERVAL, EXTENSION, seconds
+from app.store.times import BEAT_INTERVAL, EXTENSION
 
 BEAT = f"""
 -- Locks: the leases asked about, in id order.

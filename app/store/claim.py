@@ -15,11 +15,12 @@ from app.leases.floors import Firsts, Floors, Taken, join
 from app.leases.rotation import Rotation, Visit
 from app.store.columns import sparse
 from app.store.database import Pool, Row, fetch, fetch_holding
+from app.store.durations import seconds
 from app.store.faults import StoreError
 from app.store.keys import key, shard_key
 from app.store.pick import ANSWER_BYTES, ANYTHING, PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE, Filter, Pick
 from app.store.queues import QueueGoneError
-from app.store.times import BEAT_INTERVAL, EXTENSION, seconds
+from app.store.times import BEAT_INTERVAL, EXTENSION
 
 _GRANT = f""",
 open_queue as materialized (

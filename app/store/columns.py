@@ -7,5 +7,8 @@ T = TypeVar("T")
 
 
 def sparse(column: Sequence[T | None]) -> Sequence[T | None]:
-    """Leave out a column that says nothing, as most of what is optional does: past an array's end there is null, which costs nothing."""
+    """Leave out a column that says nothing, as most of what is optional does: past an array's end a statement finds null.
+
+    Another column must have a value for each row.
+    """
     return column if any(each is not None for each in column) else ()

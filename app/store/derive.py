@@ -2,8 +2,8 @@
 
 from app.store.chores import Chore, mine
 from app.store.database import Pool, fetch
+from app.store.durations import seconds
 from app.store.keys import key
-from app.store.times import seconds
 
 _LEAST_SAMPLES = 10
 _MOST_SAMPLES = 1000

@@ -8,7 +8,7 @@ nothing undone, and some for transactions that commit late. Now and then, and at
 from collections.abc import Collection
 
 from app.store.database import Pool, Row, fetch
-from app.store.times import seconds
+from app.store.durations import seconds
 
 
 def since(reach: str) -> str:

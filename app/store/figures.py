@@ -10,8 +10,8 @@ import orjson
 
 from app.store.chores import ALL_SHARDS, Chore
 from app.store.database import Pool, fetch
+from app.store.durations import seconds
 from app.store.faults import answering
-from app.store.times import seconds
 
 SHORTEST_REFRESH_S = 10.0
 REST = 30

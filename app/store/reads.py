@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from app.store.database import Database, Row, fetch
+from app.store.durations import seconds
 from app.store.faults import answering
 from app.store.pick import ANSWER_BYTES
 from app.store.recheck import BLOCK
 from app.store.states import in_state
-from app.store.times import seconds
 from app.store.workers import HOLDS
 
 _PREFETCHED = 16

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from app.store.attempts import counted, end_attempts
 from app.store.database import Pool, fetch
 from app.store.due import first_id, since
+from app.store.durations import seconds
 from app.store.keys import shard_key
 from app.store.ready import Ready, first_ready_of
 from app.store.recheck import BLOCK, EARLY_S
-from app.store.times import seconds
 
 _RETURNED_AND_NOTED = end_attempts(
     kind="case when ended.is_attempt then 'lease_expired' else 'unconfirmed' end",

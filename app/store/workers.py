@@ -4,8 +4,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from app.store.database import Pool, Row, fetch
+from app.store.durations import seconds
 from app.store.keys import key
-from app.store.times import seconds
 
 CHANNEL = "leasebeat_workers"
 """Where replicas hear of workers that somebody has drained, let work again, or deleted: `changed` or `deleted`, and the worker's id."""

@@ -1,4 +1,4 @@
-"""How many callers serve each contender of bar 4 best in batches of 100: `python -m bench.peers.callers`, three minutes."""
+"""How many callers serve each contender of bar 4 in Postgres best, in batches of 100: `python -m bench.peers.callers`, five minutes."""
 
 from dataclasses import replace
 from statistics import median

@@ -128,6 +128,8 @@ class Running:
         before = self._used()
         done = self.client.order(mode, seconds)
         jobs = done["jobs"]
+        if not jobs:
+            raise FailedError("it finished no job in its turn")
         service, database, driver = ((after - begin) * 1000 / jobs for begin, after in zip(before, self._used(), strict=True))
         if service + database == 0:
             raise FailedError("it used too little CPU time to be counted")
