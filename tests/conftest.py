@@ -15,6 +15,25 @@ from harness.postgres_of_own import OwnPostgres, own_postgres
 from harness.server import Server
 from hypothesis import HealthCheck, settings
 
+LONGEST = (
+    "tests/sdk/wink/",
+    "tests/sdk/cli/test_work.py",
+    "tests/rules/test_faults.py",
+    "tests/api/test_bad_input.py",
+    "tests/docs/test_demo.py",
+    "tests/rules/test_registry.py",
+    "tests/rules/test_durability.py",
+    "tests/sdk/bridges/test_examples.py",
+    "tests/rules/test_fairness.py",
+    "tests/rules/test_reclaim.py",
+    "tests/api/test_traces.py",
+    "tests/docs/test_readme.py",
+    "tests/sdk/test_worker_processes.py",
+    "tests/api/test_random_bodies.py",
+    "tests/embedded/",
+)
+"""The tests that take longest."""
+
 
 def pytest_configure() -> None:
     """Let what tests start hear the signals that a run in the background ignores: what is handled here is not ignored there.
@@ -28,6 +47,12 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: where several run at once, none of these is to be left when all others are done."""
+    places = {item: next((place for place, name in enumerate(LONGEST) if item.nodeid.startswith(name)), len(LONGEST)) for item in items}
+    items.sort(key=places.__getitem__)
 
 
 @pytest.hookimpl(wrapper=True)

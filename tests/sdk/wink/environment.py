@@ -74,6 +74,6 @@ def run(*line: str | Path) -> None:
 def pytest(server_url: str, *arguments: str | Path, folder: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """Run tests in the environment, on the SDK as it is here, against a server."""
     variables = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYTEST"))}
-    variables |= {"LEASEBEAT_URL": server_url, "PYTHONPATH": f"{ROOT / 'sdk' / 'src'}:{HERE}", "PYTHONDONTWRITEBYTECODE": "1"}
+    variables |= {"LEASEBEAT_URL": server_url, "PYTHONPATH": f"{ROOT / 'sdk' / 'src'}:{HERE}"}
     line = [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
     return subprocess.run(line, check=False, capture_output=True, text=True, cwd=folder, env=variables, timeout=timeout)
