@@ -33,7 +33,7 @@ class Screen:
                 self._seen += os.read(self._descriptor, 65536).decode(errors="replace")
             return all(text in self._seen for text in texts)
 
-        until(look, timeout=TIMEOUT_S)
+        until(look, timeout=TIMEOUT_S, pause=0)  # who is slow to read holds up who writes
 
 
 @contextmanager
