@@ -1,6 +1,5 @@
 """Fixtures: a Postgres for the run, databases, a shared server, and queues of one's own on it."""
 
-import gc
 import os
 import signal
 import tempfile
@@ -48,17 +47,6 @@ def pytest_configure() -> None:
     for number in (signal.SIGHUP, signal.SIGINT):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Spare what is imported the looks for garbage: those that come due as it grows take a sixth of the time, and all of it stays."""
-    gc.disable()
-    try:
-        return (yield)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
