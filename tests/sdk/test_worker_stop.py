@@ -177,6 +177,35 @@ def test_a_coroutine_that_could_not_begin_before_its_release_never_does(
     assert len(service.asked("/release")[0].body["leases"]) == 2
 
 
+def test_a_coroutine_that_could_not_begin_is_not_waited_for(
+    service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop is kept busy by another one, which ends once both are cancelled."""
+    monkeypatch.setattr("leasebeat._worker.CANCEL_TIMEOUT_S", 60.0)
+    busy, end = threading.Event(), threading.Event()
+
+    def grant_when_busy(_request: Received) -> Answer:
+        assert busy.wait(60)
+        return grant(lease("r-2", message=message(id="2")))
+
+    service.on("POST", CLAIM, grant(lease("r-1", message=message(id="1"))), grant_when_busy, park)
+
+    async def handle(_message: LeasedMessage, _context: Context) -> None:
+        busy.set()
+        end.wait(90)
+
+    running = start(handle, concurrency=2, drain_timeout=90)
+    assert busy.wait(60)
+    until(lambda: len(running.worker._tasks) == 2)  # noqa: SLF001
+    calls: list[Any] = [task._call for task in running.worker._tasks]  # noqa: SLF001
+    until(lambda: all(call._coroutine for call in calls))  # noqa: SLF001
+    running.worker.release_now()
+    until(lambda: all(call._coroutine.cancelled() for call in calls))  # noqa: SLF001
+    end.set()
+    service.wait_for("/release", timeout=30)
+    running.join()
+
+
 def test_an_ack_under_way_is_waited_for(service: ScriptedService, start: Start) -> None:
     service.on("POST", "/ack", problem(500, "internal"), problem(500, "internal"), verdicts("acked", late=False))
     running = start(lambda _message, _context: "done", drain_timeout=0.0)

@@ -73,7 +73,9 @@ class ThreadCall:
         self._tracked = tracked
         self._loop = loop
         self._lock = threading.Lock()
+        self._work: Coroutine[Any, Any, Any] | None = None
         self._coroutine: concurrent.futures.Future[Any] | None = None
+        self._begun = False
         self._ended = threading.Event()  # the future of a cancelled coroutine is done before the coroutine is
 
     def run(self) -> Any:
@@ -82,11 +84,14 @@ class ThreadCall:
         if not inspect.iscoroutine(result):
             return result
         with self._lock:
+            self._work = result
             self._coroutine = self._loop.submit(self._await(result))
         return self._coroutine.result()
 
     async def _await(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Await the handler, unless its lease was given back or lost before it could begin: the loop may have been busy for long."""
+        with self._lock:
+            self._begun = True
         try:
             self._tracked.raise_if_lost()
             with ending_children():
@@ -96,9 +101,15 @@ class ThreadCall:
             self._ended.set()
 
     def cancel(self) -> None:
-        """Cancel the handler if it is a coroutine. One that has not begun does not begin any more: its lease is marked as lost before."""
+        """Cancel the handler if it is a coroutine. One that has not begun does not begin any more: its lease is marked as lost before.
+
+        That one is closed here, as nothing else may be run of it: since Python 3.14.3 not even the `finally` of what awaits it.
+        """
         with self._lock:
             coroutine = self._coroutine
+            if self._work is not None and not self._begun:
+                self._work.close()
+                self._ended.set()
         if coroutine is not None:
             coroutine.cancel()
 
