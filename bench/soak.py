@@ -273,8 +273,8 @@ def _outcome(client: Client, worker: WorkerProcess, noted_here: Notes) -> Outcom
     late = [message for message in as_meant if _again_after(message) > _WITHIN_S]
     undone = Counter(status for status in _UNDONE for _ in _messages(client, worker.kind, status))
     steps = worker.steps()
-    ends = {message.id: _first_end(client, message) for message in done if message.generation > 1}
     twice = [message for message in done if message.generation > 1 and not message.output["hung"]]
+    ends = {message.id: _first_end(client, message) for message in (*twice, *late)}
     starved = [message for message in twice if message.generation == 2 and _was_starved(ends[message.id], steps[message.id])]
     return Outcome(
         worker.kind,
