@@ -91,14 +91,14 @@ COUNT_HELD = f"""
 select count(*) as held from queue cross join lateral ({HOLDS.format(worker_id="$1")}) as lease
 """
 
-_FORGET_SILENT = f"""
+FORGET_SILENT = f"""
 -- Locks: the rows of the workers forgotten, skipping those in other hands.
 -- Index: worker_pkey; queue_pkey and lease_of_worker, by one probe per queue and worker that has been silent for so long.
 with silent as materialized (
     select worker_id
     from worker
     where last_seen_at < now() - make_interval(secs => case when draining then {_FORGET_DRAINING_S} else {_FORGET_S} end)
-      and not exists (select from queue cross join lateral ({HOLDS.format(worker_id="worker.worker_id")}) as lease)
+      and not exists (select from queue cross join lateral ({HOLDS.format(worker_id='worker.worker_id collate "default"')}) as lease)
     limit {_FORGET_BATCH}
     for update skip locked
 )
@@ -175,4 +175,4 @@ async def count_held(pool: Pool, worker_id: str) -> int:
 
 async def forget_silent(pool: Pool) -> bool:
     """Forget a batch of workers without a lease, and a sign for a day (draining: a week). Returns whether there may be more."""
-    return len(await fetch(pool, _FORGET_SILENT)) == _FORGET_BATCH
+    return len(await fetch(pool, FORGET_SILENT)) == _FORGET_BATCH

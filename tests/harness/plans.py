@@ -44,7 +44,8 @@ async def explain_prepared(sql: Connection, name: str, *arguments: object) -> li
 
 def execution(name: str, *arguments: object) -> str:
     """Return the call of a prepared statement; `explain` takes no other parameters."""
-    return f"execute {name} ({', '.join(map(_literal, arguments))})"
+    listed = ", ".join(map(_literal, arguments))
+    return f"execute {name} ({listed})" if listed else f"execute {name}"
 
 
 def reads(nodes: list[Node]) -> list[Node]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from harness.plans import Connection, explain, fill, goes_by_key, reads, scans
+from harness.plans import Connection, explain, fill, goes_by_key, reads, rows_read, scans
 from harness.postgres import execute, refuse
 from harness.server import Server
 from harness.wait import until
@@ -23,17 +23,22 @@ from app.store.beat import BEAT
 from app.store.cancel import CANCEL
 from app.store.claim import CLAIMS, REPEATED
 from app.store.database import HOT_SESSION
+from app.store.derive import DERIVE
+from app.store.due import NEXT_DUE
 from app.store.fate import FATE
 from app.store.nack import NACK
 from app.store.pick import PICK_ANY, PICK_BY_BOTH, PICK_BY_TASK, PICK_BY_TYPE
 from app.store.promote import PROMOTE
-from app.store.purge import PURGE
+from app.store.purge import NEWEST, PURGE
 from app.store.recheck import RECHECK
 from app.store.reclaim import RECLAIM
 from app.store.redrive import REDRIVE
 from app.store.release import RELEASE
 from app.store.remove import REMOVE
+from app.store.retain import FORGET, RETAIN
 from app.store.send_once import SEND_ONCE
+from app.store.trim import TRIM
+from app.store.workers import COUNT_HELD, FORGET_SILENT, HOLDINGS
 
 
 @pytest.fixture
@@ -98,8 +103,15 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
         "claim by type",
         "claim by task",
         "claim by both",
+        "derive",
         "fate",
+        "forget",
+        "forget silent",
+        "held",
+        "holdings",
         "nack",
+        "newest",
+        "next due",
         "promote",
         "purge",
         "recheck",
@@ -108,7 +120,9 @@ async def test_a_reclaim_reads_no_lease_that_is_not_due(own_sql: Connection) -> 
         "release",
         "remove",
         "repeated",
+        "retain",
         "send_once",
+        "trim",
     ],
 )
 async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: Connection, verb: str) -> None:
@@ -122,13 +136,20 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         "claim by type": {"message_ready_by_type"},
         "claim by task": {"message_ready_by_task"},
         "claim by both": {"message_ready_by_both"},
+        "derive": {"message_finished"},
+        "forget": {"send_request_made", "send_request_pkey"},
+        "forget silent": {"worker_pkey"},
+        "newest": {"message_status"},
+        "next due": {"message_due", "recheck_due"},
         "promote": {"message_due"},
         "purge": {"message_status", "checkpoint_pkey"},
         "redrive": {"message_status", "queue_name_key"},
         "recheck": {"recheck_due", "recheck_pkey"},
         "reclaim": {"recheck_pkey"},
         "remove": {"message_status", "checkpoint_pkey", "deleted_queue_pkey"},
+        "retain": {"message_finished", "checkpoint_pkey"},
         "send_once": {"message_dedup", "send_request_pkey"},
+        "trim": {"checkpoint_made", "checkpoint_of_history", "checkpoint_pkey"},
     }.get(verb, set())
     statement, arguments = {
         "ack": (ACK, (ids, ids, nothing)),
@@ -140,8 +161,15 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         "claim by type": (CLAIMS[PICK_BY_TYPE], (*turn, ["a", "b"], nothing, nothing, nothing, ids)),
         "claim by task": (CLAIMS[PICK_BY_TASK], (*turn, "t", nothing, nothing, nothing, ids)),
         "claim by both": (CLAIMS[PICK_BY_BOTH], (*turn, ["a", "b"], "t", nothing, nothing, nothing, ids)),
+        "derive": (DERIVE, (0,)),
         "fate": (FATE, (ids, ids)),
+        "forget": (FORGET, (1000,)),
+        "forget silent": (FORGET_SILENT, ()),
+        "held": (COUNT_HELD, ()),
+        "holdings": (HOLDINGS, (0, None, 1000)),
         "nack": (NACK, (ids, ids, nothing, [0.0] * 3, [True] * 3)),
+        "newest": (NEWEST, (1, ["scheduled", "pending"])),
+        "next due": (NEXT_DUE, ([], None, 1.0)),
         "promote": (PROMOTE, (1000, [], None)),
         "purge": (PURGE, (1, ["scheduled", "pending"], 0, 1000)),
         "recheck": (RECHECK, (60, [], 1000, None)),
@@ -150,10 +178,20 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         "release": (RELEASE, (ids, ids)),
         "remove": (REMOVE, ()),
         "repeated": (REPEATED, (["w"] * 3, ["a", "b", "c"], 1)),
+        "retain": (RETAIN, (1000,)),
         "send_once": (SEND_ONCE, ([1], ids, words, [b""] * 3, *[ids] * 4, words, words, nothing, ids, ids, words, *[nothing] * 3)),
+        "trim": (TRIM, (None, 3600, 1000)),
     }[verb]
-    nodes = await explain(planning, statement, 1000 if verb == "remove" else 0, *arguments)
-    found = reads(nodes)
+    first = {"forget silent": (), "held": ("w",), "holdings": ("w",), "remove": (1000,)}.get(verb, (0,))
+    whole = {
+        "forget silent": {"queue", "worker"},
+        "held": {"queue"},
+        "holdings": {"queue"},
+        "remove": {"deleted_queue"},
+        "retain": {"queue"},
+    }
+    nodes = await explain(planning, statement, *first, *arguments)
+    found = [node for node in reads(nodes) if goes_by_key(node) or node["Relation Name"] not in whole.get(verb, set())]
     assert found
     assert {node["Node Type"] for node in found} <= {"Index Scan", "Index Only Scan"}
     assert {node["Index Name"] for node in found} <= own_indexes | {
@@ -164,13 +202,24 @@ async def test_plans_made_on_an_empty_database_stay_good_as_it_grows(planning: C
         "lease_of_worker",
         "worker_draining",
     }
-    assert [node for node in found if node["Relation Name"] != "deleted_queue" and not goes_by_key(node)] == []
+    assert [node for node in found if not goes_by_key(node)] == []
     joins = [node for node in nodes if "Join" in node["Node Type"] or node["Node Type"] == "Nested Loop"]
     assert {node["Node Type"] for node in joins} <= {"Nested Loop"}
     for join in joins:
         (inner,) = (plan for plan in join["Plans"] if plan["Parent Relationship"] == "Inner")
-        with_one_row = verb == "cancel" or any(plan.get("CTE Name") == "offer" for plan in join["Plans"])
+        with_one_row = verb == "cancel" or any(plan.get("CTE Name") in {"offer", "mine"} for plan in join["Plans"])
         assert with_one_row or inner["Node Type"] not in {"CTE Scan", "Materialize", "Function Scan"}, inner
+
+
+@pytest.mark.scar(39)
+async def test_to_forget_a_silent_worker_reads_no_lease_of_another(own_sql: Connection) -> None:
+    await fill(own_sql, ready=0, leased=3000)
+    await own_sql.execute(
+        "insert into worker (worker_id, last_seen_at) select 'gone-' || n, now() - interval '2 days' from generate_series(1, 5) n"
+    )
+    nodes = await explain(own_sql, FORGET_SILENT)
+    assert len(scans(nodes, "lease")) == 1
+    assert rows_read(nodes, "lease") == 0
 
 
 @pytest.mark.scar(42)
