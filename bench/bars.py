@@ -33,24 +33,25 @@ _ENOUGH = 0.9
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One measured value. `value` None means that it could not be measured; then `note` says why."""
+    """One measured value, held to its target, or only shown if that is None.
+
+    `value` None means that it could not be measured; then `note` says why.
+    """
 
     number: int
     name: str
     value: float | None
-    target: float
+    target: float | None
     at_most: bool
     unit: str
     spread: tuple[float, float] | None = None
     note: str = ""
 
     @property
-    def held(self) -> bool:
-        """Whether it is held to its target: to be at least nothing is to be only shown."""
-        return self.at_most or self.target > 0
-
-    @property
-    def ok(self) -> bool:
+    def ok(self) -> bool | None:
+        """Whether the target is reached; None if there is none."""
+        if self.target is None:
+            return None
         if self.value is None:
             return False
         return self.value <= self.target if self.at_most else self.value >= self.target
@@ -71,7 +72,9 @@ def in_turn(rounds: int, ours: Callable[[], MeasuredT], reference: Callable[[], 
     return pairs
 
 
-def ratio(number: int, name: str, pairs: Sequence[tuple[float, float]], target: float, *, at_most: bool = False, note: str = "") -> Bar:
+def ratio(
+    number: int, name: str, pairs: Sequence[tuple[float, float]], target: float | None, *, at_most: bool = False, note: str = ""
+) -> Bar:
     """Make the bar of pairs of a value and its reference, one pair per round: the median of the rounds' ratios."""
     ratios = [value / reference for value, reference in pairs]
     return Bar(number, name, statistics.median(ratios), target, at_most, "ratio", (min(ratios), max(ratios)), note)
@@ -84,6 +87,6 @@ def paced(bar: Bar, reached: float, asked: float) -> Bar:
     return replace(bar, value=None if fell_short else bar.value, note=note)
 
 
-def missing(number: int, name: str, target: float, *, at_most: bool, unit: str, why: str) -> Bar:
+def missing(number: int, name: str, target: float | None, *, at_most: bool, unit: str, why: str) -> Bar:
     """Make the bar of what could not be measured here."""
     return Bar(number, name, None, target, at_most, unit, None, why)

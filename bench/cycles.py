@@ -15,6 +15,7 @@ from app.store.claim import CLAIMS
 from app.store.database import HOT_SESSION
 from app.store.pick import PICK_ANY
 from app.store.send import SEND
+from app.store.sending import NewMessage, columns_of
 from bench.http import Connection
 from bench.service import QUEUE
 
@@ -82,8 +83,7 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, c
     sql = await asyncpg.connect(url, server_settings=HOT_SESSION)
     try:
         send, claim, beat, ack = [await sql.prepare(statement) for statement in (SEND, CLAIMS[PICK_ANY], BEAT, ACK)]
-        bodies = [str(number) for number in range(BATCH)]
-        sent = (0, [queue_id], [queue_id] * BATCH, bodies, (), [0] * BATCH, [0.0] * BATCH, [""] * BATCH, (), (), ())
+        sent = (0, [queue_id], [queue_id] * BATCH, *columns_of([_message(number) for number in range(BATCH)]))
         wanted: tuple[object, ...] = (0, queue_id, "", 0, False, [], [worker_id] * BATCH)
         floors = Floors()  # as the service's claims have them: else these would walk what those skip
         done = 0
@@ -99,10 +99,25 @@ async def _sql_cycles(url: str, queue_id: int, worker_id: str, seconds: float, c
             floors.took([Taken(_LEVEL, len(leases), leases[-1][0])])
             ids, generations = [message_id for message_id, _ in leases], [generation for _, generation in leases]
             beaten = await beat.fetch(0, ids, generations, (), ())
-            assert all(row["status"] == "extended" for row in beaten), beaten
+            assert [row["status"] for row in beaten] == ["extended"] * len(leases), beaten
             acked = await ack.fetch(0, ids, generations, ())
             assert len(acked) == len(leases), "not every ack did its work"
             done += len(acked)
     finally:
         await sql.close()
     return done
+
+
+def _message(number: int) -> NewMessage:
+    """Return what the service makes of a message that has nothing but a body."""
+    return NewMessage(
+        body=str(number),
+        headers=None,
+        priority=0,
+        delay=0.0,
+        fairness_key="",
+        work_type=None,
+        task_id=None,
+        max_attempts=None,
+        dedup_key=None,
+    )

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import time
+import uuid
 
 import uvloop
 
@@ -15,7 +16,10 @@ _AT_ONCE = 100
 
 
 def park(url: str, queue: str, name: str, count: int, seconds: float) -> list[float]:
-    """Keep so many claims parked, each of a worker of its own, and return how long each message took from its send to here."""
+    """Keep so many claims parked, and return how long each message took from its send to here.
+
+    Each is of a worker of its own, and has a name of its own, as the SDK's workers give theirs.
+    """
     return uvloop.run(_park(url, queue, name, count, seconds))
 
 
@@ -34,7 +38,7 @@ async def _park(url: str, queue: str, name: str, count: int, seconds: float) -> 
         try:
             wait = random.uniform(1, _WAIT_S)  # the first time, so that not all come back at once
             while True:
-                wanted = {"worker_id": f"{name}-{number}", "wait": wait, "visibility_timeout": 3600}
+                wanted = {"worker_id": f"{name}-{number}", "claim_id": uuid.uuid4().hex, "wait": wait, "visibility_timeout": 3600}
                 wait = _WAIT_S
                 answer = await connection.post(f"/queues/{queue}/leases", wanted)
                 came = time.monotonic()  # one clock for all processes of a machine

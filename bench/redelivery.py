@@ -3,9 +3,11 @@
 import asyncio
 import random
 import time
-from collections import Counter
+import uuid
+from collections import defaultdict
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 import uvloop
 
@@ -17,21 +19,42 @@ _PATIENCE_S = 20
 _SHORTEST_S, _LONGEST_S = 1.0, 3.0
 
 
+class Delivery(NamedTuple):
+    """One lease of a message: which attempt it is, when it came, and when it runs out."""
+
+    attempt: int
+    came: float
+    expires: float
+
+
 @dataclass(slots=True)
 class Redelivered:
-    """Seconds from expiry to redelivery, and how often each message was redelivered."""
+    """How many messages were sent, and what was delivered of each, in the order of their first deliveries."""
 
-    after: list[float] = field(default_factory=list)
-    times: Counter[str] = field(default_factory=Counter)
     sent: int = 0
+    deliveries: defaultdict[str, list[Delivery]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def after(self) -> list[float]:
+        """Seconds from expiry to redelivery, of those that came again as they were to."""
+        return [again.came - first.expires for first, again, *_ in map(sorted, self._again) if _is_due(first, again)]
 
     @property
     def lost(self) -> int:
-        return self.sent - len(self.times)
+        return self.sent - len(self._again)
 
     @property
     def twice(self) -> int:
-        return sum(1 for times in self.times.values() if times > 1)
+        """How many came again while they were leased, or not as the second attempt, or more than once."""
+        return sum(bool(more) or not _is_due(first, again) for first, again, *more in map(sorted, self._again))
+
+    @property
+    def _again(self) -> list[list[Delivery]]:
+        return [each for each in self.deliveries.values() if len(each) > 1]
+
+
+def _is_due(first: Delivery, again: Delivery) -> bool:
+    return (first.attempt, again.attempt) == (1, 2) and again.came >= first.expires
 
 
 def run(url: str, queue: str, rate: float, seconds: float, parked: int) -> Redelivered:
@@ -44,25 +67,21 @@ def run(url: str, queue: str, rate: float, seconds: float, parked: int) -> Redel
 
 async def _run(url: str, queue: str, rate: float, seconds: float, parked: int) -> Redelivered:
     found = Redelivered()
-    expires: dict[str, float] = {}
     over = asyncio.Event()
 
     async def worker(number: int) -> None:
         connection = await Connection.open(url)
         wanted = {"worker_id": f"worker-{number}", "wait": 1}
         while not over.is_set():
-            length = random.uniform(_SHORTEST_S, _LONGEST_S)
-            answer = await connection.post(f"/queues/{queue}/leases", wanted | {"visibility_timeout": length})
+            wanted |= {"claim_id": uuid.uuid4().hex, "visibility_timeout": random.uniform(_SHORTEST_S, _LONGEST_S)}
+            answer = await connection.post(f"/queues/{queue}/leases", wanted)
             came = time.time()
             for lease in answer["leases"]:
-                message = lease["message"]["id"]
-                if lease["attempt"] == 1:
-                    expires[message] = datetime.fromisoformat(lease["expires_at"]).timestamp()
-                    continue
-                found.after.append(came - expires[message])
-                found.times[message] += 1
-                acked = await connection.post("/ack", {"leases": [{"receipt": lease["receipt"]}]})
-                assert acked["results"][0]["status"] == "acked", acked
+                expires = datetime.fromisoformat(lease["expires_at"]).timestamp()
+                found.deliveries[lease["message"]["id"]].append(Delivery(lease["attempt"], came, expires))
+                if lease["attempt"] > 1:
+                    acked = await connection.post("/ack", {"leases": [{"receipt": lease["receipt"]}]})
+                    assert acked["results"][0]["status"] == "acked", acked
         connection.close()
 
     async def send_all() -> None:
@@ -71,7 +90,7 @@ async def _run(url: str, queue: str, rate: float, seconds: float, parked: int) -
             await connection.post(f"/queues/{queue}/messages", {"messages": [{"body": 0}]})
             found.sent += 1
         last = time.monotonic() + _PATIENCE_S
-        while len(found.times) < found.sent and time.monotonic() < last:  # noqa: ASYNC110 - a last look suffices
+        while found.lost and time.monotonic() < last:  # noqa: ASYNC110 - a last look suffices
             await asyncio.sleep(0.05)
         await asyncio.sleep(_LONGEST_S + 1)  # for whatever might come again
         over.set()

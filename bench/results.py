@@ -9,12 +9,17 @@ from bench.bars import Bar
 
 _FILE = Path(__file__).with_name("results.json")
 _HEAD = ("bar", "what", "value", "from", "to", "target", "ok", "note")
+_VERDICTS = {True: "yes", False: "NO", None: ""}
 
 
 def table(bars: Sequence[Bar]) -> str:
     """Lay out the bars in order, one a line."""
-    lines = [_HEAD, *(_line(bar) for bar in sorted(bars, key=lambda bar: bar.number))]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
+    return aligned([_HEAD, *(_line(bar) for bar in sorted(bars, key=lambda bar: bar.number))])
+
+
+def aligned(lines: Sequence[Sequence[str]]) -> str:
+    """Lay out lines of as many cells each, every column as wide as its widest cell."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
@@ -44,8 +49,8 @@ def _with_unit(bar: Bar) -> str:
 
 def _line(bar: Bar) -> tuple[str, ...]:
     low, high = map(_shown, bar.spread) if bar.spread else ("", "")
-    target = f"{'at most' if bar.at_most else 'at least'} {_shown(bar.target)} {bar.unit}" if bar.held else "none"
-    return (str(bar.number), bar.name, _shown(bar.value), low, high, target, "NO" if not bar.ok else "yes" if bar.held else "", bar.note)
+    target = "none" if bar.target is None else f"{'at most' if bar.at_most else 'at least'} {_shown(bar.target)} {bar.unit}"
+    return (str(bar.number), bar.name, _shown(bar.value), low, high, target, _VERDICTS[bar.ok], bar.note)
 
 
 def _shown(number: float | None) -> str:

@@ -27,6 +27,7 @@ import psutil
 from harness.wait import until
 
 from bench import ROOT
+from bench.results import aligned
 from bench.soak_program import BEAT_INTERVAL_S, LEASE_S, new_job, queue_of
 from bench.soak_stalls import note_stalls, note_stalls_of_disk, stalls, stood_still
 from bench.world import serving, world
@@ -187,10 +188,7 @@ def main() -> None:
         parser.error(f"at least {_LEAST_S:.0f} seconds, so that there are some that hang, and are done")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left running
     outcomes = _soak(seconds)
-    lines = [_HEAD, *(each.line() for each in outcomes)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_HEAD))]
-    for line in lines:
-        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)))
+    print(aligned([_HEAD, *(each.line() for each in outcomes)]))
     ok = all(each.ok for each in outcomes)
     print(f"a soak of {seconds:.0f} s: {'passed' if ok else 'FAILED'}")
     sys.exit(not ok)

@@ -13,9 +13,11 @@ _NUMBER = 4
 _QUICK_S = 0.3
 _MOST_S = 0.9
 _WARM_UP = 0.25
+_WITH_DRIVERS = "jobs per CPU-second with drivers"
 _MEASURES: dict[str, Callable[[Figure], float]] = {
     "jobs/s": lambda figure: figure.jobs_per_second,
     "jobs per CPU-second": lambda figure: figure.jobs_per_cpu_second,
+    _WITH_DRIVERS: lambda figure: 1000 / figure.with_driver,
 }
 
 Pairs = list[tuple[Figure, Figure]]
@@ -59,28 +61,23 @@ def _play(ours: Running, theirs: Running, mode: Mode, rounds: int, seconds: floa
 def _bars(other: Contender, mode: Mode, pairs: Pairs) -> Iterator[Bar]:
     """Hold Leasebeat's figures against another's, round by round."""
     ours, theirs = zip(*pairs, strict=True)
-    note = "; ".join(filter(None, [f"{_shown(ours)} against {_shown(theirs)}", other.note, _with_drivers(pairs)]))
+    note = "; ".join(filter(None, [f"{_shown(ours)} against {_shown(theirs)}", other.note]))
     for measure, read in _MEASURES.items():
-        yield ratio(_NUMBER, _name(other, mode, measure), [(read(our), read(their)) for our, their in pairs], _target(other), note=note)
+        values = [(read(our), read(their)) for our, their in pairs]
+        yield ratio(_NUMBER, _name(other, mode, measure), values, _target(other, measure), note=note)
 
 
 def _missing(other: Contender, mode: Mode, why: str) -> Iterator[Bar]:
     for measure in _MEASURES:
-        yield missing(_NUMBER, _name(other, mode, measure), _target(other), at_most=False, unit="ratio", why=why)
+        yield missing(_NUMBER, _name(other, mode, measure), _target(other, measure), at_most=False, unit="ratio", why=why)
 
 
 def _name(other: Contender, mode: Mode, measure: str) -> str:
     return f"{other.name}, {mode.name}: {measure}"
 
 
-def _target(other: Contender) -> float:
-    return 0.0 if other.beside else 1.0
-
-
-def _with_drivers(pairs: Pairs) -> str:
-    """Say by how much Leasebeat is ahead per CPU-second if who drives a service is counted too, on either side."""
-    ratios = [their.with_driver / our.with_driver for our, their in pairs]
-    return f"{statistics.median(ratios):.3g} per CPU-second with drivers"
+def _target(other: Contender, measure: str) -> float | None:
+    return None if other.beside or measure == _WITH_DRIVERS else 1.0
 
 
 def _shown(figures: Sequence[Figure]) -> str:

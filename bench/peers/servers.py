@@ -4,9 +4,10 @@ import contextlib
 import socket
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from harness.wait import until
 
 from bench.peers.install import MissingError, program
 
@@ -57,12 +58,16 @@ def _running(name: str, arguments: Callable[[int, Path], list[str]]) -> Iterator
 
 
 def _wait_for(port: int, name: str) -> None:
-    deadline = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < deadline:
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-            return
-        time.sleep(0.05)
-    raise MissingError(f"{name} did not start")
+    try:
+        until(lambda: _listens(port), _START_TIMEOUT_S)
+    except AssertionError:
+        raise MissingError(f"{name} did not start") from None
+
+
+def _listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
 
 
 def _free_port() -> int:

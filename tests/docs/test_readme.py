@@ -16,7 +16,7 @@ from harness.wait import until
 from app.settings import Settings
 from bench.bars import Bar
 from bench.readme import held_to, tables
-from bench.results import kept
+from bench.results import kept, saved
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -110,7 +110,22 @@ def test_every_setting_is_in_the_readme() -> None:
 
 
 def test_the_figures_of_speed_are_those_that_are_kept() -> None:
-    assert f"<!-- results -->\n{tables()}<!-- end of results -->" in README
+    assert f"<!-- results -->\n{tables(saved())}<!-- end of results -->" in README
+
+
+def test_the_peers_of_speed_have_a_column_for_each_measure_and_no_verdict() -> None:
+    shown = [
+        Bar(4, "held, singly: jobs/s", 1.5, 1.0, at_most=False, unit="ratio"),
+        Bar(4, "held, singly: jobs/s with drivers", 0.5, None, at_most=False, unit="ratio"),
+        Bar(4, "beside, singly: jobs/s with drivers", 0.25, None, at_most=False, unit="ratio"),
+    ]
+    _, peers = tables(list(map(kept, shown))).split("\n\n")
+    assert peers.splitlines() == [
+        "| 4: Leasebeat / this | singly: jobs/s | singly: jobs/s with drivers |",
+        "| --- | --- | --- |",
+        "| held | 1.5 | 0.5 |",
+        "| beside (no bar) |  | 0.25 |",
+    ]
 
 
 @pytest.mark.parametrize("value", [0.5, 1.09996, 1.10004, 2])

@@ -4,8 +4,10 @@ from itertools import count
 
 import pytest
 
-from bench.bars import in_turn, ratio
+from bench.bars import Bar, in_turn, missing, ratio
 from bench.load import read
+from bench.redelivery import Delivery, Redelivered
+from bench.results import kept, table
 from bench.windows import growth
 
 WRK = """Running 2s test @ http://127.0.0.1:42751/beat
@@ -53,3 +55,33 @@ def test_growth_is_what_goes_on_growing() -> None:
     assert growth(late_pass_of_vacuum) == 1
     assert growth(steady) > 1.07
     assert growth([100.0] * 80 + [108.0] * 40) == 1.08
+
+
+def test_what_is_only_shown_has_no_verdict() -> None:
+    shown = ratio(4, "beside", [(1.0, 2.0)], None)
+    assert kept(shown) == {"bar": 4, "name": "beside", "value": 0.5, "target": None, "ok": None}
+    assert missing(4, "beside", None, at_most=False, unit="ratio", why="it is not installed").ok is None
+    held = [Bar(7, "late", value, 0, at_most=True, unit="ms") for value in (0, 1, None)]
+    assert [bar.ok for bar in held] == [True, False, False]
+    verdicts = [line.split()[-1] for line in table([shown, *held]).splitlines()[1:]]
+    assert verdicts == ["none", "yes", "NO", "NO"]
+
+
+@pytest.mark.parametrize(
+    ("deliveries", "after", "lost", "twice"),
+    [
+        ([(1, 0.0, 2.0), (2, 2.5, 9.0)], [0.5], 0, 0),
+        ([(2, 2.5, 9.0), (1, 0.0, 2.0)], [0.5], 0, 0),
+        ([(1, 0.0, 2.0)], [], 1, 0),
+        ([(1, 0.0, 2.0), (2, 1.5, 9.0)], [], 0, 1),
+        ([(1, 0.0, 2.0), (1, 2.5, 4.5)], [], 0, 1),
+        ([(1, 0.0, 2.0), (2, 2.5, 9.0), (3, 9.5, 12.0)], [0.5], 0, 1),
+    ],
+    ids=["as it was to", "answers read late", "never", "while it is leased", "as the first attempt again", "twice"],
+)
+def test_a_redelivery_is_timed_if_it_was_due_and_the_only_one(
+    deliveries: list[tuple[int, float, float]], after: list[float], lost: int, twice: int
+) -> None:
+    found = Redelivered(sent=1)
+    found.deliveries["message"] += [Delivery(*each) for each in deliveries]
+    assert (found.after, found.lost, found.twice) == (after, lost, twice)

@@ -41,7 +41,8 @@ class Sqs(Queue[str]):
             await self._call(action, QueueUrl=self._url, ReceiptHandle=receipts[0], **options)
         else:
             entries = [{"Id": str(index), "ReceiptHandle": receipt, **options} for index, receipt in enumerate(receipts)]
-            await self._call(f"{action}Batch", QueueUrl=self._url, Entries=entries)
+            answer = await self._call(f"{action}Batch", QueueUrl=self._url, Entries=entries)
+            assert len(answer["Successful"]) == len(receipts), answer
 
     async def _call(self, action: str, **arguments: object) -> Any:
         headers = (f"X-Amz-Target: AmazonSQS.{action}", "Content-Type: application/x-amz-json-1.0", _SIGNED)

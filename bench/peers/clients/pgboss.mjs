@@ -1,5 +1,6 @@
 // pg-boss: its calls for one and for many, over its own pool.
 
+import assert from 'node:assert/strict'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { PgBoss } from 'pg-boss'
 import { serve } from './turns.mjs'
@@ -23,8 +24,8 @@ await serve({
         await sleep(1)
         continue
       }
-      await boss.touch(QUEUE, ids)
-      await boss.complete(QUEUE, ids)
+      assert.equal((await boss.touch(QUEUE, ids)).affected, ids.length)
+      assert.equal((await boss.complete(QUEUE, ids)).affected, ids.length)
       left -= ids.length
     }
   }

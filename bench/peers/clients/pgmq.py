@@ -30,15 +30,19 @@ class Pgmq(Queue[int]):
 
     async def keep(self, taken: Sequence[int]) -> None:
         if len(taken) == 1:
-            await self._pool.fetchval("select msg_id from pgmq.set_vt('bench', $1::bigint, 300)", taken[0])
+            kept = await self._pool.fetchval("select msg_id from pgmq.set_vt('bench', $1::bigint, 300)", taken[0])
+            assert kept == taken[0]
         else:
-            await self._pool.fetch("select msg_id from pgmq.set_vt('bench', $1::bigint[], 300)", taken)
+            kept = await self._pool.fetch("select msg_id from pgmq.set_vt('bench', $1::bigint[], 300)", taken)
+            assert len(kept) == len(taken)
 
     async def finish(self, taken: Sequence[int]) -> None:
         if len(taken) == 1:
-            await self._pool.fetchval("select pgmq.delete('bench', $1::bigint)", taken[0])
+            deleted = await self._pool.fetchval("select pgmq.delete('bench', $1::bigint)", taken[0])
+            assert deleted
         else:
-            await self._pool.fetch("select pgmq.delete('bench', $1::bigint[])", taken)
+            deleted = await self._pool.fetch("select pgmq.delete('bench', $1::bigint[])", taken)
+            assert len(deleted) == len(taken)
 
 
 if __name__ == "__main__":
