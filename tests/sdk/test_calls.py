@@ -1,5 +1,6 @@
 """Requests and answers, without a network: the wire is exactly what the service's models say."""
 
+import inspect
 import json
 import pickle
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ import pytest
 from sdk.scripted_service import beat_result, lease, message
 
 import leasebeat
-from leasebeat import Ack, Backoff, Beat, Bounds, Nack, NewMessage
+from leasebeat import Ack, Backoff, Beat, Bounds, Client, Nack, NewMessage
 from leasebeat._call import Call, Reply, finish
 from leasebeat._calls import figures, leases, messages, platform, queues, registry
 
@@ -120,31 +121,52 @@ def test_what_an_operator_calls(call: Call[Any], method: str, path: str, body: A
     assert (call.method, call.path, sent(call)) == (method, path, body)
 
 
+CALLS: dict[str, Call[Any]] = {
+    "put_queue": queues.put_queue("q"),
+    "get_queue": queues.get_queue("q"),
+    "list_queues": queues.list_queues(),
+    "delete_queue": queues.delete_queue("q"),
+    "pause_queue": queues.pause_queue("q"),
+    "resume_queue": queues.resume_queue("q"),
+    "purge_queue": queues.purge_queue("q"),
+    "redrive": queues.redrive("q", to="other"),
+    "send": messages.send("q", 1),
+    "send_many": messages.send_many("q", [NewMessage(1)]),
+    "get_message": messages.get_message("1"),
+    "list_messages": messages.list_messages("q"),
+    "list_checkpoints": messages.list_checkpoints("1"),
+    "cancel_message": messages.cancel_message("1"),
+    "claim": leases.claim("q", worker_id="w"),
+    "beat": leases.beat("r"),
+    "beat_many": leases.beat_many([Beat("r")]),
+    "ack": leases.ack("r"),
+    "ack_many": leases.ack_many([Ack("r")]),
+    "nack": leases.nack("r"),
+    "nack_many": leases.nack_many([Nack("r")]),
+    "release": leases.release("r"),
+    "release_many": leases.release_many(["r"]),
+    "list_leases": leases.list_leases(),
+    "list_workers": registry.list_workers(),
+    "get_worker": registry.get_worker("w"),
+    "drain_worker": registry.drain_worker("w"),
+    "delete_worker": registry.delete_worker("w"),
+    "stats": figures.stats(),
+    "sweep": figures.sweep(),
+    "recovery": figures.recovery(),
+    "healthz": platform.healthz(),
+    "readyz": platform.readyz(),
+}
+"""One of each."""
+
+
+def test_none_is_missing() -> None:
+    methods = {name for name, _ in inspect.getmembers(Client, inspect.isfunction) if not name.startswith("_")}
+    assert methods - {"close"} == set(CALLS)
+
+
 def test_only_a_limited_redrive_and_the_deletion_of_a_worker_are_not_repeatable() -> None:
-    calls: list[Call[Any]] = [
-        queues.put_queue("q"),
-        queues.get_queue("q"),
-        queues.list_queues(),
-        queues.delete_queue("q"),
-        messages.get_message("1"),
-        messages.list_messages("q"),
-        messages.list_checkpoints("1"),
-        leases.claim("q", worker_id="w"),
-        leases.beat("r"),
-        leases.ack("r"),
-        leases.nack("r"),
-        leases.release("r"),
-        leases.list_leases(),
-        platform.healthz(),
-        platform.readyz(),
-        messages.send("q", 1),
-        messages.send_many("q", [NewMessage(1)]),
-        *(call for call, *_ in OPERATOR_CALLS if not (call.path.endswith("/redrive") or call.method == "DELETE")),
-        queues.redrive("q", to="other"),
-    ]
-    assert all(call.repeatable for call in calls)
+    assert [name for name, call in CALLS.items() if not call.repeatable] == ["delete_worker"]
     assert not queues.redrive("q", limit=5).repeatable
-    assert not registry.delete_worker("w").repeatable
 
 
 def test_each_claim_has_a_name_of_its_own() -> None:
@@ -455,18 +477,103 @@ def test_an_invalid_request_names_its_fields() -> None:
     assert [(error.field, error.message) for error in caught.value.errors] == [("messages.0.delay", "must be at least 0")]
 
 
-@pytest.mark.parametrize("body", [b"<html>Bad gateway</html>", b"", b"[]", b"null"])
-def test_an_answer_from_something_else_still_has_its_status(body: bytes) -> None:
-    answer = Reply(status=502, body=body, retry_after=None, sent_at=0, answered_at=1)
-    with pytest.raises(leasebeat.ServerError) as caught:
-        finish(queues.get_queue("q"), answer)
-    assert (caught.value.status, caught.value.code) == (502, None)
+TOO_DEEP = b"[" * 100_000
+
+STRANGE_PROBLEMS = [
+    b"<html>Bad gateway</html>",
+    b"",
+    b"[]",
+    b"null",
+    b"\xff",
+    TOO_DEEP,
+    b'{"errors": ["too large"]}',
+    b'{"errors": {"field": "too large"}}',
+    b'{"errors": "too large"}',
+    b'{"errors": 413}',
+    b'{"code": 403}',
+    b'{"detail": [{"loc": ["body"], "msg": "too large"}]}',
+    b'{"code": {}, "detail": {}, "request_id": 7}',
+]
 
 
-@pytest.mark.parametrize("body", [b"<html>Welcome</html>", b"", b"[]", b"{}", b'{"results": []}', b'{"results": [{"status": "acked"}]}'])
-def test_a_good_status_with_a_strange_answer_is_an_api_error(body: bytes) -> None:
+@pytest.mark.parametrize("status", [302, 400, 403, 404, 409, 413, 415, 422, 429, 500, 502, 503])
+def test_an_answer_from_something_else_still_has_its_status(status: int) -> None:
+    for body in STRANGE_PROBLEMS:
+        with pytest.raises(leasebeat.ApiError) as caught:
+            finish(leases.claim("q", worker_id="w"), Reply(status=status, body=body, retry_after=None, sent_at=0, answered_at=1))
+        assert (caught.value.status, caught.value.code, str(caught.value)) == (status, None, str(status)), body
+
+
+def test_of_errors_in_another_form_what_can_be_read_is_kept() -> None:
+    with pytest.raises(leasebeat.InvalidRequestError) as caught:
+        finish(queues.put_queue("q"), reply({"errors": [7, {"field": "weights", "message": ["no"]}, "no"]}, 422))
+    assert caught.value.errors == (leasebeat.FieldError("weights", "['no']"),)
+
+
+STRANGE_ANSWERS = [
+    b"<html>Welcome</html>",
+    b"",
+    b"null",
+    b"7",
+    b'"ok"',
+    b"[]",
+    b"{}",
+    TOO_DEEP,
+    b'{"leases": "none", "messages": "none", "items": "none", "results": "none"}',
+    b'{"leases": ["none"], "messages": ["none"], "items": ["none"], "results": ["none"]}',
+    b'{"results": []}',
+    b'{"results": [{"status": "acked"}]}',
+    b'{"messages": []}',
+]
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_good_status_with_a_strange_answer_is_an_api_error(name: str) -> None:
+    for body in STRANGE_ANSWERS:
+        if CALLS[name].method == "DELETE" and not body:
+            continue  # that is what the service sends
+        with pytest.raises(leasebeat.ApiError, match="is not what the service sends") as caught:
+            finish(CALLS[name], Reply(status=200, body=body, retry_after=None, sent_at=0, answered_at=1))
+        assert (caught.value.status, caught.value.turned_away, caught.value.passing) == (200, False, False), body
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        leases.beat_many([Beat("r-1"), Beat("r-2")]),
+        leases.ack_many([Ack("r-1"), Ack("r-2")]),
+        leases.nack_many([Nack("r-1"), Nack("r-2")]),
+        leases.release_many(["r-1", "r-2"]),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_answer_has_one_verdict_for_each_lease(call: Call[Any], count: int) -> None:
     with pytest.raises(leasebeat.ApiError, match="is not what the service sends"):
-        finish(leases.ack("r"), Reply(status=200, body=body, retry_after=None, sent_at=0, answered_at=1))
+        finish(call, reply({"results": [beat_result(f"r-{number}") for number in range(count)]}))
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 502, 503, 504])
+def test_what_passes_is_no_refusal_and_may_say_when_to_come_back(status: int) -> None:
+    for retry_after in (None, 7.0):
+        with pytest.raises(leasebeat.ApiError) as caught:
+            finish(leases.ack("r"), Reply(status=status, body=b"", retry_after=retry_after, sent_at=0, answered_at=1))
+        assert (caught.value.passing, caught.value.turned_away, caught.value.retry_after) == (True, False, retry_after)
+
+
+@pytest.mark.parametrize(
+    ("status", "turned_away"), [(400, True), (401, True), (404, True), (409, True), (422, True), (302, False), (500, False)]
+)
+def test_what_stays_passes_by_no_wait(status: int, turned_away: bool) -> None:
+    with pytest.raises(leasebeat.ApiError) as caught:
+        finish(leases.ack("r"), Reply(status=status, body=b"", retry_after=None, sent_at=0, answered_at=1))
+    assert (caught.value.passing, caught.value.turned_away) == (False, turned_away)
+
+
+def test_an_error_that_is_no_answer_turns_nothing_away() -> None:
+    unreachable = leasebeat.ServiceUnreachableError("no answer", maybe_processed=True, broken=True)
+    assert (unreachable.passing, unreachable.turned_away, unreachable.retry_after) == (True, False, None)
+    lost = leasebeat.LeaseExpiredError("expired")
+    assert (lost.passing, lost.turned_away, lost.retry_after) == (False, False, None)
 
 
 def test_not_being_ready_is_a_result() -> None:

@@ -315,6 +315,35 @@ def test_an_address_that_is_refused_is_not_quoted(url: str) -> None:
     assert "s3" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": "Bearer s3cret\n"},
+        {"authorization": "Bearer s3\r\ncret: 1"},
+        {"authorization": " s3cret"},
+        {"authorization": "s3cr\u00e9t"},
+        {"authorization": "s3cret\0"},
+        {"authorization: Bearer s3cret": ""},
+        {"s3cret ": "1"},
+        {"": "s3cret"},
+    ],
+)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_a_header_that_cannot_be_sent_is_refused_at_once_and_not_quoted(kind: type[Client | AsyncClient], headers: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="header") as caught:
+        kind("http://service", headers=headers)
+    assert "s3" not in f"{caught.value} {caught.value.__cause__} {caught.value.__context__}"
+
+
+@both
+def test_any_header_that_can_be_sent_is(call: Caller, service: ScriptedService) -> None:
+    service.on("GET", "/healthz", HEALTHY)
+    headers = {"x-empty": "", "X_Odd~1": 'a  b; "c"'}
+    call(service.url, RetryPolicy(), healthz, headers=headers)
+    (asked,) = service.received
+    assert {name: asked.headers[name.lower()] for name in headers} == headers
+
+
 def test_a_base_path_is_kept(service: ScriptedService) -> None:
     service.on("GET", "/queues-service/healthz", HEALTHY)
     with Client(f"{service.url}/queues-service/") as client:

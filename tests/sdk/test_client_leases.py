@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 from sdk.conftest import Clock
-from sdk.scripted_service import Answer, Break, Received, ScriptedService, lease, verdicts
+from sdk.scripted_service import Answer, Break, Received, ScriptedService, lease, problem, verdicts
 
 import leasebeat
-from leasebeat import Ack, Beat, Client, Lease, Nack
+from leasebeat import Ack, Beat, Client, HeldMessage, Lease, Nack, RetryPolicy
 from leasebeat._call import Call, Reply, finish
 from leasebeat._calls import leases
 from leasebeat._http import Options
+from leasebeat._retry import Attempts
 
 
 def granted(client: Client, service: ScriptedService, expires_in: float) -> Lease:
@@ -73,6 +74,32 @@ def lasting(seconds: float) -> Lease:
     body = json.dumps({"leases": [lease(expires_in=seconds)]}).encode()
     (held,) = finish(leases.claim("q", worker_id="w"), Reply(status=200, body=body, retry_after=None, sent_at=now, answered_at=now))
     return held
+
+
+def pause_after(call: Call[Any], retry_after: float) -> float | None:
+    unavailable = Reply(status=503, body=b"", retry_after=retry_after, sent_at=0.0, answered_at=0.0)
+    return Attempts(call, RetryPolicy()).pause_after(unavailable)
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+@pytest.mark.usefixtures("clock")
+def test_a_503_is_waited_out_only_while_the_lease_lasts(call: Callable[[Lease], Call[Any]]) -> None:
+    assert pause_after(call(lasting(3.0)), 3.0) is None
+    assert pause_after(call(lasting(3.0)), 5.0) is None
+    assert 2.0 <= (pause_after(call(lasting(3.0)), 2.0) or 0.0) <= 2.5
+    assert 3.0 <= (pause_after(call(lasting(0.0)), 3.0) or 0.0) <= 3.75, "a late ack may be accepted"
+
+
+@pytest.mark.timed
+def test_a_beat_that_would_wait_beyond_the_end_of_its_lease_fails_at_once(service: ScriptedService) -> None:
+    service.on("POST", "/beat", problem(503, "overloaded", headers={"retry-after": "5"}))
+    with Client(service.url) as client:
+        held = HeldMessage(client, granted(client, service, expires_in=4.0))
+        with pytest.raises(leasebeat.UnavailableError) as caught:
+            held.extend_visibility()
+        assert held.lease.remaining() > 0
+    assert caught.value.retry_after == 5.0
+    assert len(service.asked("/beat")) == 1
 
 
 def timeout_of(call: Call[Any]) -> float:

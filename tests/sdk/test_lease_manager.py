@@ -9,6 +9,7 @@ import uuid
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from harness.api import Api
@@ -16,9 +17,10 @@ from harness.postgres import RunOut
 from harness.server import Server
 from harness.wait import until
 from sdk.running import program_process
-from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, message, verdicts
+from sdk.scripted_service import Answer, Break, Reaction, Received, ScriptedService, beats, lease, message, problem, verdicts
 
 from leasebeat import (
+    ApiError,
     Client,
     Lease,
     LeaseCancelledError,
@@ -26,6 +28,7 @@ from leasebeat import (
     LeaseExpiredError,
     LeaseSettledError,
     NotFoundError,
+    ServerError,
     ServiceUnreachableError,
     _lease_manager,
 )
@@ -98,6 +101,134 @@ def test_hears_that_the_worker_is_drained(manager: LeaseManager, client: Client,
     client.send(queue, "work")
     assert manager.acquire_lease() is None
     assert manager.draining is True
+
+
+# --- acquire, though no answer comes
+
+CLAIM = "/queues/default/leases"
+NO_WORK = Answer({"leases": [], "waited": 0.0, "drain": False})
+FAILS = problem(500, "internal")
+
+
+@pytest.fixture
+def asking(service: ScriptedService) -> Iterator[LeaseManager]:
+    """A manager of a scripted service."""
+    with Client(service.url) as client:
+        yield LeaseManager(client, "worker-1")
+
+
+def claim_ids(service: ScriptedService) -> list[str]:
+    return [request.body["claim_id"] for request in service.asked(CLAIM)]
+
+
+def fail_to_acquire(manager: LeaseManager, **wanted: Any) -> None:
+    with pytest.raises((ApiError, ServiceUnreachableError)):
+        manager.acquire_lease(**wanted)
+
+
+@pytest.mark.scar(19, 31)
+@pytest.mark.parametrize(
+    "failure", [Break(), FAILS, problem(503, "overloaded"), problem(408, "late"), problem(429, "busy"), Answer([]), Answer({}, 302)]
+)
+def test_a_claim_without_an_answer_is_repeated_by_its_name(failure: Reaction, service: ScriptedService, asking: LeaseManager) -> None:
+    """It may have been granted a lease, which nobody else can have before it runs out."""
+    failures = 4 if isinstance(failure, Break) else 2  # a connection that breaks is replaced once, within a call
+    service.on("POST", CLAIM, *[failure] * failures, Answer({"leases": [lease()]}), NO_WORK)
+    for _ in range(2):
+        fail_to_acquire(asking)
+    assert asking.acquire_lease(wait=1) is not None
+    assert asking.acquire_lease() is None
+    *repeated, after = claim_ids(service)
+    assert len(set(repeated)) == 1
+    assert after != repeated[0]
+
+
+@pytest.mark.parametrize("refusal", [problem(403, "forbidden"), problem(404, "queue-not-found"), problem(422, "invalid-request")])
+def test_a_claim_that_is_refused_is_granted_nothing(refusal: Answer, service: ScriptedService, asking: LeaseManager) -> None:
+    service.on("POST", CLAIM, refusal, NO_WORK)
+    fail_to_acquire(asking)
+    asking.acquire_lease()
+    first, second = claim_ids(service)
+    assert first != second
+
+
+def test_a_claim_for_other_work_has_a_name_of_its_own(service: ScriptedService, asking: LeaseManager) -> None:
+    """Or it would be given what it did not ask for."""
+    service.on("POST", CLAIM, FAILS, FAILS, FAILS, NO_WORK)
+    others: list[dict[str, Any]] = [{"task_id_filter": "a"}, {"work_type_filter": "a"}, {"lease_duration_seconds": 30}]
+    for wanted in others:
+        fail_to_acquire(asking, **wanted)
+    for wanted in reversed(others):
+        asking.acquire_lease(**wanted)
+    names = claim_ids(service)
+    assert len(set(names)) == 3
+    assert names[:3] == names[:2:-1]
+
+
+def test_a_thread_does_not_repeat_what_another_one_is_repeating(service: ScriptedService, asking: LeaseManager) -> None:
+    """Both would hold one lease."""
+    both_asked = threading.Event()
+
+    def wait(_request: Received) -> Answer:
+        assert both_asked.wait(LONG)
+        return NO_WORK
+
+    service.on("POST", CLAIM, FAILS, wait, NO_WORK)
+    fail_to_acquire(asking)
+    repeating = threading.Thread(target=asking.acquire_lease)
+    repeating.start()
+    service.wait_for(CLAIM, 2)
+    asking.acquire_lease()
+    both_asked.set()
+    repeating.join()
+    failed, repeated, other = claim_ids(service)
+    assert failed == repeated != other
+
+
+def test_each_of_several_claims_without_an_answer_is_repeated_once(service: ScriptedService, asking: LeaseManager) -> None:
+    together = threading.Barrier(2)
+
+    def fail(_request: Received) -> Answer:
+        together.wait(LONG)
+        return FAILS
+
+    service.on("POST", CLAIM, fail, fail, NO_WORK)
+    with ThreadPoolExecutor(2) as pool:
+        for failing in [pool.submit(asking.acquire_lease) for _ in range(2)]:
+            assert isinstance(failing.exception(), ServerError)
+    for _ in range(3):
+        asking.acquire_lease()
+    names = claim_ids(service)
+    assert set(names[:2]) == set(names[2:4])
+    assert len(set(names)) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_repeat_what_its_parent_asked_for(service: ScriptedService, asking: LeaseManager) -> None:
+    service.on("POST", CLAIM, FAILS, NO_WORK)
+    fail_to_acquire(asking)
+    child = os.fork()
+    if child == 0:
+        try:
+            asking.acquire_lease()
+            asking.give_back_unanswered()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    asking.acquire_lease()
+    of_parent, of_child, repeated = claim_ids(service)
+    assert of_parent == repeated != of_child
+
+
+def test_what_a_claim_without_an_answer_was_granted_is_given_back(service: ScriptedService, asking: LeaseManager) -> None:
+    service.on("POST", CLAIM, FAILS, Answer({"leases": [lease("granted")]}))
+    service.on("POST", "/release", verdicts("released"))
+    fail_to_acquire(asking)
+    for _ in range(2):
+        asking.give_back_unanswered()
+    assert len(set(claim_ids(service))) == 1
+    assert [request.body["leases"] for request in service.asked("/release")] == [[{"receipt": "granted"}]]
 
 
 # --- renew

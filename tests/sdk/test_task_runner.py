@@ -401,6 +401,66 @@ def test_claims_that_fail_are_repeated(service: ScriptedService, caplog: pytest.
     assert len([each for each in caplog.messages if each.startswith("Acquiring a lease failed")]) == 2
 
 
+@pytest.mark.parametrize("answer", [Answer({"errors": ["too large"]}, 413), Answer({"code": 400}, 400), Answer("ok"), Answer([]), Answer()])
+def test_an_answer_from_something_in_front_of_the_service_does_not_end_it(answer: Answer, service: ScriptedService) -> None:
+    service.on("POST", "/queues/default/leases", answer, problem(404, "queue-not-found"))
+    with Client(service.url) as client:
+        running = Running(TaskRunner(client, "worker-1", lambda _body: None))
+        assert running.ended()
+    assert isinstance(running.error, NotFoundError)
+    assert len(service.asked("/queues/default/leases")) == 2
+
+
+@pytest.fixture
+def pass_on(service: ScriptedService, api: Api) -> Callable[[Received], Answer]:
+    """Has the real service answer what the scripted one is asked."""
+
+    def ask(request: Received) -> Answer:
+        answer = api.client.request(request.method, request.path, json=request.body)
+        return Answer(answer.json(), answer.status_code)
+
+    for path in ("/beat", "/ack", "/release", "/recovery/sweep"):
+        service.on("POST", path, ask)
+    return ask
+
+
+@pytest.mark.scar(19, 31)
+@pytest.mark.rule(9, 14)
+def test_a_grant_that_was_not_heard_of_is_worked_on(
+    client: Client, queue: str, service: ScriptedService, pass_on: Callable[[Received], Answer], start: Start
+) -> None:
+    def lose(request: Received) -> Break:
+        pass_on(request)
+        return Break()
+
+    sent = client.send(queue, "work")
+    service.on("POST", f"/queues/{queue}/leases", lose, lose, pass_on)  # a connection that breaks is replaced once, within a call
+    with Client(service.url) as over_service:
+        running = start(TaskRunner(over_service, "worker-1", lambda _body: "done", queue=queue))
+        message = once(client, sent.id, "completed")
+        running.runner.stop()
+        assert running.ended()
+    assert (message.output, message.generation, message.attempt_count) == ("done", 1, 0)
+
+
+@pytest.mark.scar(32)
+def test_a_grant_that_was_not_heard_of_is_given_back_uncounted_when_it_stops(
+    client: Client, queue: str, service: ScriptedService, pass_on: Callable[[Received], Answer], start: Start
+) -> None:
+    def lose(request: Received) -> Break:
+        pass_on(request)
+        runner.stop()
+        return Break()
+
+    sent = client.send(queue, "work")
+    service.on("POST", f"/queues/{queue}/leases", lose, lose, pass_on)
+    with Client(service.url) as over_service:
+        runner = TaskRunner(over_service, "worker-1", lambda _body: "done", queue=queue)
+        assert start(runner).ended()
+    message = client.get_message(sent.id)
+    assert (message.status, message.generation, message.attempt_count, message.released_count) == ("pending", 1, 0, 1)
+
+
 def test_it_runs_once(start: Start, queue: str) -> None:
     running = start(lambda _body: None, queue=queue)
     running.runner.stop()

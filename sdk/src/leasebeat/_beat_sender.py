@@ -191,7 +191,7 @@ class BeatSender:
         for lease, beat in zip(leases, beats, strict=True):
             lease.put_back(beat)
         if self._beats.is_current:  # else another thread sends by now, over other connections
-            self._not_before = time.monotonic() + self._backoff.pause(getattr(error, "retry_after", None))
+            self._not_before = time.monotonic() + self._backoff.pause(error.retry_after)
             self._log_failure(error)
 
     def _take_in(self, leases: Sequence[TrackedLease], beats: Sequence[Beat], results: BeatResults) -> None:

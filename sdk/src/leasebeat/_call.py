@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Generic, TypeVar
 
-from leasebeat._errors import ApiError, LeasebeatError, ServiceUnreachableError, api_error
+from leasebeat._errors import LeasebeatError, ServiceUnreachableError, api_error
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -62,14 +62,30 @@ def finish(call: Call[T], outcome: Outcome) -> T:
         return call.parse(data, outcome)
     except LeasebeatError:
         raise
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-        raise ApiError(outcome.status, detail=f"the answer to {call.method} {call.path} is not what the service sends") from error
+    except Exception as error:  # whatever an answer may do in reading it that is not the service's
+        detail = f"the answer to {call.method} {call.path} is not what the service sends"
+        raise api_error(outcome.status, {"detail": detail}, outcome.retry_after) from error
+
+
+def no_result(_data: Any, reply: Reply) -> None:
+    """Read the answer to a call that has no result.
+
+    Raises:
+        ValueError: If it has content.
+    """
+    if reply.body:
+        raise ValueError("there is more than the service sends")
+
+
+def is_header_value(text: str) -> bool:
+    """Whether a text can be the value of an HTTP header. The HTTP library would quote one that cannot, though it may be a secret."""
+    return text.isascii() and text.isprintable() and text.strip() == text
 
 
 def _problem(body: bytes) -> Mapping[str, Any]:
     """Read problem details. Something in front of the service may answer in another form; that says nothing."""
     try:
         problem = json.loads(body)
-    except ValueError:
+    except (RecursionError, ValueError):
         return {}
     return problem if isinstance(problem, dict) else {}

@@ -7,12 +7,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from http import HTTPStatus
 from types import TracebackType
 from typing import Self
 
 from leasebeat._client import AsyncClient
-from leasebeat._errors import ApiError, LeasebeatError
+from leasebeat._errors import LeasebeatError
 from leasebeat._http import Options
 from leasebeat._identity import HOST
 from leasebeat._leases import Lease, Leases
@@ -115,7 +114,7 @@ class Claims:
 
     def _forget_if_refused(self, queue: str, error: LeasebeatError) -> None:
         """A claim that was refused was granted nothing."""
-        if isinstance(error, ApiError) and error.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if error.turned_away:
             del self._names[queue]
 
     def _release(self, leases: Sequence[Lease]) -> None:

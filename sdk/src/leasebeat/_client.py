@@ -73,6 +73,9 @@ class _Configured:
             headers: Sent with every call.
             retry: How often a call is repeated.
             tls: The TLS settings. None verifies against the usual authorities.
+
+        Raises:
+            ValueError: If `base_url` is no address, or a header cannot be sent.
         """
         self.options = Options(base_url=base_url, timeout=timeout, headers=dict(headers or {}), retry=retry or RetryPolicy(), tls=tls)
         self._open()

@@ -11,14 +11,15 @@ from email.utils import parsedate_to_datetime
 from http import HTTPStatus
 from typing import Any
 
-from leasebeat._errors import LeasebeatError
+from leasebeat._call import is_header_value
+from leasebeat._errors import PASSING, LeasebeatError
 from leasebeat._http import Options, Transport, http
 from leasebeat._wire import encode
 
 END_OF_STREAM = "[DONE]"
 LONGEST_REASON_CHARS = 1000
 
-_PASSING = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS}
+_PASSING = PASSING | {HTTPStatus.CONFLICT}
 _ABOUT_THE_KEY = {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
 
 
@@ -54,8 +55,8 @@ class JsonEndpoint(Transport):
         Raises:
             ValueError: If `base_url` is no address, or `bearer` cannot be in an HTTP header.
         """
-        if bearer is not None and not (bearer.isascii() and bearer.isprintable() and bearer.strip() == bearer):
-            raise ValueError("the bearer must be printable ASCII, without spaces around it")  # the HTTP library would quote it
+        if bearer is not None and not is_header_value(bearer):
+            raise ValueError("the bearer must be printable ASCII, without spaces around it")
         authorization = {} if bearer is None else {"authorization": f"Bearer {bearer}"}
         super().__init__(Options(base_url=base_url, headers={"accept": "application/json, text/event-stream", **authorization}))
         self._bearer = bearer
@@ -80,7 +81,7 @@ class JsonEndpoint(Transport):
                     yield json.loads(text)
         except http.RequestError as error:
             raise EndpointError(f"no whole answer to POST {path}: {type(error).__name__}") from error
-        except ValueError as error:
+        except (RecursionError, ValueError) as error:
             raise EndpointError(f"the answer to POST {path} is no JSON") from error
 
     def _refusal(self, response: http.Response) -> EndpointError:
@@ -141,7 +142,7 @@ def _reason(body: bytes) -> str:
     """What an error's body says, in the forms that are in use. Something in front of the endpoint may answer in another."""
     try:
         problem = json.loads(body)
-    except ValueError:
+    except (RecursionError, ValueError):
         return ""
     error = problem.get("error") or problem.get("detail") or problem.get("message") if isinstance(problem, dict) else None
     said = error.get("message") if isinstance(error, dict) else error

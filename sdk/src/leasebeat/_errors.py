@@ -1,12 +1,12 @@
 """Every exception of the SDK.
 
-LeasebeatError
+LeasebeatError                       passing, retry_after
 |-- ApiError                         the service refused the call; status, code, detail, request_id
 |   |-- InvalidRequestError          400, 413, 415, 422; errors names the fields
 |   |-- NotFoundError                404
 |   |-- ConflictError                409
 |   `-- ServerError                  5xx, or one lease of a call that the service could not serve
-|       `-- UnavailableError         503; retry_after
+|       `-- UnavailableError         503
 |-- ServiceUnreachableError          no answer came; maybe_processed
 |-- LeaseLostError                   the lease is over; status, message_id
 |   |-- ReceiptHandleExpiredError    the receipt names a lease that is no longer held
@@ -19,16 +19,42 @@ LeasebeatError
 `-- RetryLater                       raised by a handler: try this message again after a delay
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 LONGEST_DELAY_S = 31_536_000.0
 
+PASSING = {
+    HTTPStatus.REQUEST_TIMEOUT,
+    HTTPStatus.TOO_EARLY,
+    HTTPStatus.TOO_MANY_REQUESTS,
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+}
+"""Statuses that say no more than that the call could not be served now."""
+
 
 class LeasebeatError(Exception):
-    """The root of everything that this SDK raises on purpose."""
+    """The root of everything that this SDK raises on purpose.
+
+    Attributes:
+        retry_after: Seconds to wait before the next try, if whoever answered said so.
+    """
+
+    retry_after: float | None = None
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same call may well succeed later: nobody answered, or nobody could serve."""
+        return False
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether the call was wrong in the eyes of the service, or of something in front of it, and so had no effect."""
+        return False
 
 
 # --- the service refused the call -------------------------------------------------------------------------------------
@@ -63,6 +89,14 @@ class ApiError(LeasebeatError):
         self.code = code
         self.detail = detail
         self.request_id = request_id
+
+    @property
+    def passing(self) -> bool:
+        return self.status in PASSING
+
+    @property
+    def turned_away(self) -> bool:
+        return HTTPStatus.BAD_REQUEST <= self.status < HTTPStatus.INTERNAL_SERVER_ERROR and not self.passing
 
     def __str__(self) -> str:
         known = [str(self.status), self.code, self.detail, self.request_id and f"(request {self.request_id})"]
@@ -99,13 +133,7 @@ class ServerError(ApiError):
 
 
 class UnavailableError(ServerError):
-    """The service cannot serve now: it is overloaded, or its database is away.
-
-    Attributes:
-        retry_after: Seconds to wait before the next try, if the service said so.
-    """
-
-    retry_after: float | None = None
+    """The service cannot serve now: it is overloaded, or its database is away."""
 
 
 _BY_STATUS: Mapping[int, type[ApiError]] = {
@@ -120,18 +148,23 @@ _BY_STATUS: Mapping[int, type[ApiError]] = {
 
 
 def api_error(status: int, problem: Mapping[str, Any], retry_after: float | None) -> ApiError:
-    """Make the exception for an answer that refuses a call."""
+    """Make the exception for an answer that refuses a call. Something in front of the service may mean other things by the same names."""
     kind = _BY_STATUS.get(status) or (ServerError if status >= HTTPStatus.INTERNAL_SERVER_ERROR else ApiError)
-    error = kind(status, code=problem.get("code"), detail=problem.get("detail") or "", request_id=problem.get("request_id"))
+    code, detail, request_id = (_text(problem.get(name)) for name in ("code", "detail", "request_id"))
+    error = kind(status, code=code, detail=detail or "", request_id=request_id)
+    error.retry_after = retry_after
     if isinstance(error, InvalidRequestError):
-        error.errors = _field_errors(problem.get("errors") or ())
-    if isinstance(error, UnavailableError):
-        error.retry_after = retry_after
+        error.errors = _field_errors(problem.get("errors"))
     return error
 
 
-def _field_errors(entries: Sequence[Mapping[str, Any]]) -> tuple[FieldError, ...]:
-    return tuple(FieldError(field=str(entry.get("field", "")), message=str(entry.get("message", ""))) for entry in entries)
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _field_errors(entries: object) -> tuple[FieldError, ...]:
+    known = [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+    return tuple(FieldError(field=str(entry.get("field", "")), message=str(entry.get("message", ""))) for entry in known)
 
 
 # --- no answer came ---------------------------------------------------------------------------------------------------
@@ -150,6 +183,10 @@ class ServiceUnreachableError(LeasebeatError):
         super().__init__(reason)
         self.maybe_processed = maybe_processed
         self.broken = broken
+
+    @property
+    def passing(self) -> bool:
+        return True
 
 
 # --- the lease is over ------------------------------------------------------------------------------------------------

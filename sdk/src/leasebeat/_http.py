@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from leasebeat._call import Call, Outcome, Reply
+from leasebeat._call import Call, Outcome, Reply, is_header_value
 from leasebeat._errors import ServiceUnreachableError
 from leasebeat._fork import reset_in_child
 from leasebeat._once_used import OnceUsed, asyncio
@@ -32,6 +33,7 @@ SHORTEST_STEP_S = 0.001  # no time at all would be no time-out
 STEP_FIRST_S = 0.1  # a step that times out says which it was, so it is given the chance
 
 _STEPS = ("pool", "connect", "write", "read")
+_HEADER_NAME = re.compile(r"[\w!#$%&'*+.^`|~-]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +61,7 @@ class Options:
             http.URL(self.base_url)
         except http.InvalidURL:
             raise ValueError("base_url is no address") from None  # the reason may quote a part of a password
+        _check_headers(self.headers)
         if self.tls is None and self.base_url.startswith("https://"):
             object.__setattr__(self, "tls", http.create_ssl_context())  # made once: each takes tens of milliseconds
 
@@ -89,6 +92,19 @@ class Options:
             "content": call.content,
             "headers": {**trace_headers(), **content_type, **call.headers},
         }
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    """Refuse what cannot be sent, here and without quoting it: it may be a secret, and the error of each call would be logged.
+
+    Raises:
+        ValueError: If a name or a value cannot be in an HTTP header.
+    """
+    if not all(map(_HEADER_NAME.fullmatch, headers)):
+        raise ValueError("the name of a header must be letters, digits and hyphens")
+    for name, value in headers.items():
+        if not is_header_value(value):
+            raise ValueError(f"the value of the header {name} must be printable ASCII, without spaces around it")
 
 
 class Limit(Mapping[str, float]):

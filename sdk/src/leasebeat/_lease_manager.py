@@ -1,20 +1,31 @@
 """`LeaseManager`: leases by the ids of their messages, for code that knows its worker and its work item, and no receipts."""
 
+import logging
 import threading
 import time
+import uuid
 import weakref
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 from leasebeat._client import Client
-from leasebeat._errors import LeaseLostError, lease_error
+from leasebeat._errors import LeasebeatError, LeaseLostError, lease_error
 from leasebeat._fork import reset_in_child
 from leasebeat._leases import Ack, Beat, BeatResult, Lease, Nack, Verdict
 
+_log = logging.getLogger(__name__)
+
 KEPT_S = 3600.0
 """How long after its end a lease is remembered, in seconds, as a late result of it may still be taken."""
+RECOVERY_TIMEOUT_S = 2.0
 FEW = 100
 """So many leases are not tidied up. Beyond, that is done when they have doubled, so that each costs the same."""
+
+Wanted = tuple[float | None, str | None, str | None]
+"""What a claim asks for: how long a lease, and of what work."""
 
 _STATUS_OF_LEASE = {"in_progress": "lost", "completed": "settled", "cancelled": "cancelled"}
 
@@ -116,6 +127,50 @@ class _Memories:
 _memories = _Memories()
 
 
+class _Unanswered:
+    """The names of claims without an answer: what one was granted all the same is had by repeating it by its name."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: deque[tuple[Wanted, str]] = deque(maxlen=FEW)
+        reset_in_child(self)
+
+    @contextmanager
+    def name_for(self, wanted: Wanted) -> Generator[str, None, None]:
+        """Name the claim in the block: as one for the same that was not answered, which no other thread repeats meanwhile."""
+        name = self._take(wanted) or uuid.uuid4().hex
+        try:
+            yield name
+        except BaseException as error:
+            if not (isinstance(error, LeasebeatError) and error.turned_away):
+                self._keep(wanted, name)
+            raise
+
+    def take_all(self) -> list[str]:
+        """Leave all of them to the caller."""
+        with self._lock:
+            names = [name for _, name in self._kept]
+            self._kept.clear()
+            return names
+
+    def _take(self, wanted: Wanted) -> str | None:
+        with self._lock:
+            found = next((kept for kept in self._kept if kept[0] == wanted), None)
+            if found is None:
+                return None
+            self._kept.remove(found)
+            return found[1]
+
+    def _keep(self, wanted: Wanted, name: str) -> None:
+        with self._lock:
+            self._kept.append((wanted, name))
+
+    def after_fork(self) -> None:
+        """In a child: what its parent asked for is the parent's."""
+        self._lock = threading.Lock()
+        self._kept.clear()
+
+
 class LeaseManager:
     """Acquires, renews and releases leases of work items, which are messages. Safe to share between threads.
 
@@ -152,6 +207,7 @@ class LeaseManager:
         self.worker_id = worker_id
         self.draining = False
         self._queue = queue
+        self._unanswered = _Unanswered()
         self._own = _Memory()
         self._shared = _memories.of(conn, worker_id)
 
@@ -165,6 +221,8 @@ class LeaseManager:
     ) -> Lease | None:
         """Lease the work item whose turn it is: of those with the same fairness key, the most urgent one.
 
+        If no answer came, the lease may have been granted all the same: the next call for the same has it.
+
         Args:
             lease_duration_seconds: How long the lease is valid without a renewal. None takes the queue's `visibility_timeout`.
             work_type_filter: Only work of this type. None: any.
@@ -177,15 +235,18 @@ class LeaseManager:
         Raises:
             NotFoundError: If there is no such queue.
             InvalidRequestError: If an argument is out of range.
+            ServiceUnreachableError: If no answer came.
         """
-        leases = self.client.claim(
-            self._queue,
-            worker_id=self.worker_id,
-            visibility_timeout=lease_duration_seconds,
-            work_types=work_type_filter,
-            task_id=task_id_filter,
-            wait=wait,
-        )
+        with self._unanswered.name_for((lease_duration_seconds, work_type_filter, task_id_filter)) as claim_id:
+            leases = self.client.claim(
+                self._queue,
+                worker_id=self.worker_id,
+                visibility_timeout=lease_duration_seconds,
+                work_types=work_type_filter,
+                task_id=task_id_filter,
+                wait=wait,
+                claim_id=claim_id,
+            )
         self.draining = leases.drain
         if not leases:
             return None
@@ -193,6 +254,16 @@ class LeaseManager:
         self._own.add(acquired)
         self._shared.add(acquired)
         return leases[0]
+
+    def give_back_unanswered(self) -> None:
+        """Release what calls of `acquire_lease` without an answer may have been granted, for who acquires no more. Each is tried once."""
+        for claim_id in self._unanswered.take_all():
+            try:
+                leases = self.client.claim(self._queue, worker_id=self.worker_id, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S)
+                if leases:
+                    self.client.release_many(leases)
+            except LeasebeatError as error:
+                _log.info("A lease that may have been granted could not be given back, and runs out by itself: %s", error)
 
     def renew_lease(
         self,

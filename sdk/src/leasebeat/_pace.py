@@ -36,11 +36,16 @@ class Pace:
         Raises:
             LeasebeatError: The error itself if it stays: the settings are wrong, or there is no such queue.
         """
-        if isinstance(error, InvalidRequestError) or is_missing_queue(error):
+        if _is_about_settings(error) or is_missing_queue(error):
             raise error
         pause = self._backoff.pause(getattr(error, "retry_after", None))
         _log.warning("%s failed, next try in %.1f s: %s", attempt, pause, error)
         self._wait(pause)
+
+
+def _is_about_settings(error: Exception) -> bool:
+    """Whether the service refuses what was asked for. Something in front of it, which gives no code, may refuse anything for a while."""
+    return isinstance(error, InvalidRequestError) and error.code is not None
 
 
 def is_missing_queue(error: Exception) -> bool:

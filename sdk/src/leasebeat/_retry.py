@@ -18,13 +18,13 @@ SHORTEST_TIMEOUT_S = 0.25
 class RetryPolicy:
     """How often a client repeats a call by itself.
 
-    A call that may have had its effect is repeated only if repeating it is safe, which it is for all calls except a limited redrive.
-    A call that ran out of time is repeated only if it is for a lease that lives, which leaves its attempts less time. Whether another is
-    worth its time is else for the caller to decide.
+    A call that may have had its effect is repeated only if repeating it is safe, which it is for all calls except a limited redrive and
+    the deletion of a worker. A call that ran out of time is repeated only if it is for a lease that lives, which leaves its attempts less
+    time. Whether another is worth its time is else for the caller to decide.
 
     Attributes:
         broken: Repeats, each on a fresh connection, after a connection that was refused or broke, or an attempt that a lease cut short.
-        unavailable: Repeats after a 503 that says when to come back.
+        unavailable: Repeats after a 503 that says when to come back, if the lease that the call is for lasts until then.
         max_retry_after: The longest such pause that is waited for, in seconds. A longer one is raised at once.
     """
 
@@ -77,8 +77,11 @@ class Attempts:
             return None
         if pause > self._policy.max_retry_after:
             return None
+        pause *= random.uniform(1.0, 1.25)  # noqa: S311 - clients that were turned away together must not return together
+        if self._call.lease_until is not None and time.monotonic() + pause >= self._call.lease_until:
+            return None
         self._unavailable -= 1
-        return pause * random.uniform(1.0, 1.25)  # noqa: S311 - clients that were turned away together must not return together
+        return pause
 
 
 class Pauses:

@@ -135,6 +135,7 @@ class TaskRunner:
                 return
             else:
                 pace.after_nothing(asked_at)
+        self.lease_manager.give_back_unanswered()
 
     def _take(self, lease: Lease) -> None:
         if self._stop.given:
@@ -203,7 +204,7 @@ class TaskRunner:
                 if not heartbeat.is_running():
                     _log.warning("The release of work item %s is given up: %s", lease.work_item_id, error)
                     return
-                pause = backoff.pause(getattr(error, "retry_after", None))
+                pause = backoff.pause(error.retry_after)
                 _log.warning("The release of work item %s failed, next try in %.1f s: %s", lease.work_item_id, pause, error)
                 time.sleep(pause)
 

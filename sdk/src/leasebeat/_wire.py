@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache, partial
@@ -34,6 +34,15 @@ def build(kind: Callable[..., T], data: Mapping[str, Any], **more: Any) -> T:
     """Make a result from an answer, each field as its type says. What a newer service adds is ignored."""
     known = {name: read(data[name]) for name, read in _readers(kind).items() if name in data}
     return kind(**{**known, **more})
+
+
+def one_each(given: Iterable[object], answered: Iterable[T]) -> Iterator[T]:
+    """Pass on what was answered for each item of a request.
+
+    Raises:
+        ValueError: If that is for more items, or fewer.
+    """
+    return (answer for _, answer in zip(given, answered, strict=True))
 
 
 def build_page(kind: Callable[..., T], data: Mapping[str, Any]) -> Page[T]:

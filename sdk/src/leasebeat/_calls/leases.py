@@ -6,6 +6,7 @@ that still lasts, and not only its receipt, no attempt takes longer than is usef
 
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from leasebeat._call import Call, Reply
@@ -28,7 +29,7 @@ from leasebeat._leases import (
     message_id_of,
     receipt_of,
 )
-from leasebeat._wire import Page, build, encode, listed, without_none
+from leasebeat._wire import Page, build, encode, listed, one_each, without_none
 
 V = TypeVar("V", bound=Verdict)
 
@@ -122,7 +123,7 @@ def beat_many(beats: Iterable[Beat], *, worker_id: str | None = None, timeout: f
         content=encode(without_none(worker_id=worker_id, leases=items)),
         timeout=timeout,
         lease_until=_first_end(item.lease for item in given),
-        parse=_beaten,
+        parse=partial(_beaten, items),
     )
 
 
@@ -218,8 +219,9 @@ def _claimed(data: Mapping[str, Any], reply: Reply) -> Leases:
     return Leases(leases, drain=data.get("drain", False))
 
 
-def _beaten(data: Mapping[str, Any], reply: Reply) -> BeatResults:
-    results = (build(BeatResult, result, valid_until=_valid_until(result, reply)) for result in data["results"])
+def _beaten(items: Sequence[object], data: Mapping[str, Any], reply: Reply) -> BeatResults:
+    answered = one_each(items, data["results"])
+    results = (build(BeatResult, result, valid_until=_valid_until(result, reply)) for result in answered)
     return BeatResults(results, drain=data.get("drain", False))
 
 
@@ -243,7 +245,7 @@ def _settle(path: str, kind: type[V], items: Sequence[Mapping[str, Any]], lease_
         path=path,
         content=encode({"leases": items}),
         lease_until=lease_until,
-        parse=lambda data, _: tuple(build(kind, result) for result in data["results"]),
+        parse=lambda data, _: tuple(build(kind, result) for result in one_each(items, data["results"])),
     )
 
 

@@ -5,11 +5,11 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from leasebeat._call import Call, Reply
+from leasebeat._call import Call, is_header_value
 from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import message_path, queue_path
 from leasebeat._messages import Checkpoint, Message, NewMessage, SentMessage
-from leasebeat._wire import Page, build, encode, without_none
+from leasebeat._wire import Page, build, encode, one_each, without_none
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ def send(
         ValueError: If the key cannot be the value of an HTTP header.
     """
     message = NewMessage(body, headers, priority, delay, fairness_key, work_type, task_id, max_attempts, dedup_key)
-    return _send(queue, [message], idempotency_key, lambda data, _: build(SentMessage, data["messages"][0]))
+    return _send(queue, [message], idempotency_key, lambda sent: sent[0])
 
 
 def send_many(queue: str, messages: Iterable[NewMessage], *, idempotency_key: str | None = None) -> Call[tuple[SentMessage, ...]]:
@@ -69,7 +69,7 @@ def send_many(queue: str, messages: Iterable[NewMessage], *, idempotency_key: st
         ServiceUnreachableError: With `maybe_processed` if the messages may have been stored. With a key of your own, send them again.
         ValueError: If the key cannot be the value of an HTTP header.
     """
-    return _send(queue, messages, idempotency_key, lambda data, _: tuple(build(SentMessage, sent) for sent in data["messages"]))
+    return _send(queue, messages, idempotency_key, lambda sent: sent)
 
 
 def get_message(message_id: str) -> Call[Message]:
@@ -115,18 +115,21 @@ def cancel_message(message_id: str) -> Call[Message]:
     return Call(method="POST", path=message_path(message_id, "cancel"), content=encode({}), parse=lambda data, _: build(Message, data))
 
 
-def _send(queue: str, messages: Iterable[NewMessage], idempotency_key: str | None, parse: Callable[[Any, Reply], T]) -> Call[T]:
+def _send(
+    queue: str, messages: Iterable[NewMessage], idempotency_key: str | None, result: Callable[[tuple[SentMessage, ...]], T]
+) -> Call[T]:
+    items = [_new_message(message) for message in messages]
     return Call(
         method="POST",
         path=queue_path(queue, "messages"),
-        content=encode({"messages": [_new_message(message) for message in messages]}),
+        content=encode({"messages": items}),
         headers={"idempotency-key": uuid.uuid4().hex if idempotency_key is None else _header(idempotency_key)},
-        parse=parse,
+        parse=lambda data, _: result(tuple(build(SentMessage, sent) for sent in one_each(items, data["messages"]))),
     )
 
 
 def _header(text: str) -> str:
-    if not (text.isascii() and text.isprintable()) or text.strip() != text or not text:
+    if not (text and is_header_value(text)):
         raise ValueError("an idempotency key must be printable ASCII, not empty, and without spaces around it")
     return text
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from leasebeat._call import Call, Reply
+from leasebeat._call import Call, Reply, no_result
 from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import queue_path
 from leasebeat._queues import Backoff, Bounds, PurgeResult, Queue, RedriveResult
@@ -104,7 +104,7 @@ def delete_queue(queue: str, *, force: bool = False) -> Call[None]:
         ConflictError: If it is not empty and `force` is not given, is in use by another queue, or is the one that always exists.
     """
     query = {"force": "true"} if force else {}
-    return Call(method="DELETE", path=queue_path(queue), query=query, parse=lambda _data, _reply: None)
+    return Call(method="DELETE", path=queue_path(queue), query=query, parse=no_result)
 
 
 def pause_queue(queue: str) -> Call[Queue]:

@@ -1,6 +1,6 @@
 """Calls about the registry of workers."""
 
-from leasebeat._call import Call
+from leasebeat._call import Call, no_result
 from leasebeat._calls.lists import list_call
 from leasebeat._calls.paths import worker_path
 from leasebeat._registry import WorkerDetail, WorkerInfo
@@ -51,4 +51,4 @@ def delete_worker(worker_id: str) -> Call[None]:
         NotFoundError: If there is no such worker.
     """
     # Not repeated by itself: a worker that has come back by then would lose its new leases too.
-    return Call(method="DELETE", path=worker_path(worker_id), repeatable=False, parse=lambda _data, _reply: None)
+    return Call(method="DELETE", path=worker_path(worker_id), repeatable=False, parse=no_result)
