@@ -3,11 +3,7 @@
 import logging
 import threading
 import time
-import uuid
 import weakref
-from collections import deque
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +11,7 @@ from leasebeat._client import Client
 from leasebeat._errors import LeasebeatError, LeaseLostError, lease_error
 from leasebeat._fork import reset_in_child
 from leasebeat._leases import Ack, Beat, BeatResult, Lease, Nack, Verdict
+from leasebeat._unanswered import Unanswered
 
 _log = logging.getLogger(__name__)
 
@@ -23,9 +20,6 @@ KEPT_S = 3600.0
 RECOVERY_TIMEOUT_S = 2.0
 FEW = 100
 """So many leases are not tidied up. Beyond, that is done when they have doubled, so that each costs the same."""
-
-Wanted = tuple[float | None, str | None, str | None]
-"""What a claim asks for: how long a lease, and of what work."""
 
 _STATUS_OF_LEASE = {"in_progress": "lost", "completed": "settled", "cancelled": "cancelled"}
 
@@ -127,50 +121,6 @@ class _Memories:
 _memories = _Memories()
 
 
-class _Unanswered:
-    """The names of claims without an answer: what one was granted all the same is had by repeating it by its name."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: deque[tuple[Wanted, str]] = deque(maxlen=FEW)
-        reset_in_child(self)
-
-    @contextmanager
-    def name_for(self, wanted: Wanted) -> Generator[str, None, None]:
-        """Name the claim in the block: as one for the same that was not answered, which no other thread repeats meanwhile."""
-        name = self._take(wanted) or uuid.uuid4().hex
-        try:
-            yield name
-        except BaseException as error:
-            if not (isinstance(error, LeasebeatError) and error.turned_away):
-                self._keep(wanted, name)
-            raise
-
-    def take_all(self) -> list[str]:
-        """Leave all of them to the caller."""
-        with self._lock:
-            names = [name for _, name in self._kept]
-            self._kept.clear()
-            return names
-
-    def _take(self, wanted: Wanted) -> str | None:
-        with self._lock:
-            found = next((kept for kept in self._kept if kept[0] == wanted), None)
-            if found is None:
-                return None
-            self._kept.remove(found)
-            return found[1]
-
-    def _keep(self, wanted: Wanted, name: str) -> None:
-        with self._lock:
-            self._kept.append((wanted, name))
-
-    def after_fork(self) -> None:
-        """In a child: what its parent asked for is the parent's."""
-        self._lock = threading.Lock()
-        self._kept.clear()
-
-
 class LeaseManager:
     """Acquires, renews and releases leases of work items, which are messages. Safe to share between threads.
 
@@ -207,7 +157,7 @@ class LeaseManager:
         self.worker_id = worker_id
         self.draining = False
         self._queue = queue
-        self._unanswered = _Unanswered()
+        self._unanswered = Unanswered()
         self._own = _Memory()
         self._shared = _memories.of(conn, worker_id)
 

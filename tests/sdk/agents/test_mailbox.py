@@ -9,7 +9,7 @@ from sdk.agents.loops import Replies, Requests
 from sdk.running import CLAIM, grant
 from sdk.scripted_service import Answer, ScriptedService, beats, lease
 
-from leasebeat import Client, InvalidRequestError, LeaseConflictError, NotFoundError, ServiceUnreachableError
+from leasebeat import ApiError, Client, InvalidRequestError, LeaseConflictError, NotFoundError, ServiceUnreachableError
 from leasebeat.agents import Budget, Mailbox, MailboxMessage, MainLoopRequest, MainLoopResult
 
 
@@ -40,6 +40,18 @@ def test_a_request_and_its_reply(client: Client, requests: Requests, replies: Re
     assert reply.body == result
     assert reply.body.success
     assert client.get_message(sent.id).output == {"request_id": request.request_id, "output": "done", "error": None, "session_id": "s"}
+
+
+@pytest.mark.scar(19)
+def test_messages_of_a_call_without_an_answer_are_had_by_the_next(service: ScriptedService) -> None:
+    service.on("POST", CLAIM, Answer([]), Answer({"leases": [lease()], "waited": 0.0, "drain": False}))
+    with Client(service.url) as client:
+        mailbox = Mailbox[object, object](client, "default", read=lambda body: body)
+        with pytest.raises(ApiError):
+            mailbox.receive()
+        assert len(mailbox.receive()) == 1
+    first, second = (request.body["claim_id"] for request in service.asked(CLAIM))
+    assert first == second
 
 
 def test_requests_may_be_dataclasses(client: Client, new_queue: Callable[..., str]) -> None:

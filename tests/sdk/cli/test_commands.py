@@ -7,6 +7,8 @@ import sys
 
 import pytest
 from sdk.cli.command import TIMEOUT_S, Command
+from sdk.running import CLAIM
+from sdk.scripted_service import Answer, ScriptedService, problem
 
 from leasebeat import Client
 
@@ -131,6 +133,14 @@ def test_a_service_that_is_not_there_has_a_status_of_its_own(arguments: tuple[st
     with socket.create_server(("127.0.0.1", 0)) as unused:
         nobody = f"http://127.0.0.1:{unused.getsockname()[1]}"
     assert Command(nobody).complaint(*arguments, expect=3).startswith("no answer to ")
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"), [(problem(429, "busy"), 3), (problem(500, "internal"), 3), (Answer([]), 3), (problem(403, ""), 2)]
+)
+def test_what_cannot_be_served_now_is_no_wrong_usage(answer: Answer, status: int, service: ScriptedService) -> None:
+    service.on("POST", CLAIM, answer)
+    Command(service.url).complaint("lease", "default", expect=status)
 
 
 @pytest.mark.parametrize(

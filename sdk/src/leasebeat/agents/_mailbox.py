@@ -11,6 +11,7 @@ from leasebeat._held_message import HeldMessage
 from leasebeat._identity import default_worker_id
 from leasebeat._leases import AckResult, BeatResult, Lease, NackResult, ReleaseResult
 from leasebeat._messages import REPLY_TO, SentMessage
+from leasebeat._unanswered import Unanswered
 
 BodyT = TypeVar("BodyT")
 ReplyT = TypeVar("ReplyT")
@@ -121,6 +122,7 @@ class Mailbox(Generic[BodyT, ReplyT]):
         self._read = read
         self.queue = queue
         self.worker_id = worker_id if worker_id is not None else default_worker_id()
+        self._unanswered = Unanswered()
 
     def send(self, body: BodyT, *, reply_to: str | None = None, idempotency_key: str | None = None) -> SentMessage:
         """Send a message. Once this returns, it is stored.
@@ -143,6 +145,8 @@ class Mailbox(Generic[BodyT, ReplyT]):
     ) -> tuple[MailboxMessage[BodyT, ReplyT], ...]:
         """Lease messages. Empty if there are none.
 
+        If no answer came, messages may have been leased all the same: the next call for the same has them.
+
         Args:
             max_messages: The most to lease.
             visibility_timeout: Length of the leases in seconds. None takes the queue's.
@@ -150,14 +154,17 @@ class Mailbox(Generic[BodyT, ReplyT]):
 
         Raises:
             NotFoundError: If there is no such queue.
+            ServiceUnreachableError: If no answer came.
         """
-        leases = self._client.claim(
-            self.queue,
-            worker_id=self.worker_id,
-            max_messages=max_messages,
-            visibility_timeout=visibility_timeout,
-            wait=wait_time_seconds,
-        )
+        with self._unanswered.name_for((max_messages, visibility_timeout)) as claim_id:
+            leases = self._client.claim(
+                self.queue,
+                worker_id=self.worker_id,
+                max_messages=max_messages,
+                visibility_timeout=visibility_timeout,
+                wait=wait_time_seconds,
+                claim_id=claim_id,
+            )
         return tuple(map(self._hold, leases))
 
     @contextmanager

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from leasebeat._errors import ApiError, ServerError, ServiceUnreachableError
+from leasebeat._errors import LeasebeatError
 from leasebeat._version import __version__
 from leasebeat.cli._leases import ack, beat, lease, nack, release
 from leasebeat.cli._queues import queues
@@ -44,9 +44,9 @@ def run() -> int:
         return app(prog_name="leasebeat", standalone_mode=False) or DONE
     except typer.TyperException as error:
         complain(error.format_message())
-    except (ServiceUnreachableError, ServerError) as error:
+    except LeasebeatError as error:
         complain(error)
-        return NOT_SERVED
-    except (ApiError, ValueError) as error:
+        return WRONG_USAGE if error.turned_away else NOT_SERVED
+    except ValueError as error:
         complain(error)
     return WRONG_USAGE
