@@ -118,7 +118,7 @@ async def test_of_calls_that_share_a_statement_only_those_hear_of_a_fault_whose_
     await asyncio.to_thread(refuse, database_url, ended.message_id, code)
     (settled,), faulty = await asyncio.gather(settle(store, [alive]), of_fault(settle(store, [ended])))
     assert isinstance(settled, Settled)
-    assert (settled.freed, settled.ready_in) != (None, None), "this very statement has settled it, none that was tried after a fault"
+    assert settled.fate in {"acked", "nacked", "released"}
     assert isinstance(faulty, fault)
     assert await waiting == 1
 
