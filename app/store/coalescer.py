@@ -115,11 +115,14 @@ class Coalescer(Generic[RowT, VerdictT]):
 
 
 def _answer(call: _Call[RowT, VerdictT], verdicts: Sequence[OrFault[VerdictT]]) -> None:
-    known = [verdict for verdict in verdicts if not isinstance(verdict, UnavailableError)]
-    if len(known) < len(verdicts):
-        _fail([call], next(verdict for verdict in verdicts if isinstance(verdict, UnavailableError)))
-    elif not call.answer.done():
-        call.answer.set_result(known)
+    answer: list[VerdictT | RowFaultError] = []
+    for verdict in verdicts:
+        if isinstance(verdict, UnavailableError):
+            _fail([call], verdict)
+            return
+        answer.append(verdict)
+    if not call.answer.done():
+        call.answer.set_result(answer)
 
 
 def _fail(calls: list[_Call[RowT, VerdictT]], error: Exception) -> None:
