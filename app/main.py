@@ -101,12 +101,12 @@ def create_app(settings: Settings, database_url: str) -> Front:
         generate_unique_id_function=operation_id,
     )
     app.add_middleware(RequestIds)
+    app.include_router(health.router)  # first: platforms ask all the time, and routes are tried in their order
     # These stand by themselves, as they are: the front looks here for those that are hot.
     for direct in (leases.hot, messages.hot, messages.bodies, queues.bodies, workers.bodies, recovery.bodies):
         app.router.routes.extend(direct.routes)
     for router in (queues.router, messages.router, leases.router, workers.router, recovery.router, stats.router):
         app.include_router(router, dependencies=[Depends(refuse_unknown)])
-    app.include_router(health.router)
     docs.install(app)
     errors.install(app)
     _describe_problems(app)

@@ -51,10 +51,8 @@ async def claim(queue: QueuePath, body: schemas.ClaimRequest, request: Request) 
     came_at = time.monotonic()
     service = service_of(request)
     receipts, registry = service.receipts, service.store.registry
-    registry.seen(body.worker_id, body.host, body.version)
-    wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id, _filter(body))
     present = unless_gone if body.wait else unless_gone_by_then
-    claimed = await present(request, _claim(service, queue, wanted, body.wait), service.store.give_back)
+    claimed = await present(request, _claim(service, queue, body), service.store.give_back)
     if claimed is None:
         return Response(status_code=204)  # nobody is there to read it
     leases = [lease_view(lease, queue, receipts) for lease in claimed.leases]
@@ -155,15 +153,17 @@ def _filter(body: schemas.ClaimRequest) -> Filter:
     return Filter(work_types, body.task_id)
 
 
-async def _claim(service: Service, name: str, wanted: Claim, wait: float) -> Claimed:
+async def _claim(service: Service, name: str, body: schemas.ClaimRequest) -> Claimed:
     """Claim from the queue of this name; if it is deleted meanwhile, from its successor.
 
     Raises:
         ProblemError: 404, there is none, or no more.
 
     """
-    until = time.monotonic() + wait
+    until = time.monotonic() + body.wait
+    wanted = Claim(body.worker_id, body.max_messages, body.visibility_timeout, body.confirm_within, body.claim_id, _filter(body))
     queue = await service.queue_named(name)
+    service.store.registry.seen(body.worker_id, body.host, body.version)
     while True:
         try:
             return await service.store.claim(queue, wanted, max(0.0, until - time.monotonic()))

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from app.store.coalescer import OrFault
 from app.store.columns import sparse
-from app.store.database import Pool, fetch
+from app.store.database import Pool
 from app.store.fate import LeaseKey
 from app.store.keys import WITH_A_QUEUE, key, shard_key
-from app.store.settle import KEEP_REPORT, Settled, explain, keep_reports, verdicts_of
+from app.store.settle import KEEP_REPORT, OnSettled, Settled, Verdicts, apart, ended_by, keep_reports, settle
 
 ACK = f"""
 -- Locks: the leases named, in id order; then the messages, of which only the late ones can be awaited, in id order.
@@ -69,23 +70,18 @@ class Ack:
     output: str | None = field(repr=False)
 
 
-async def ack(pool: Pool, shard: int, acks: list[Ack]) -> list[Settled]:
+async def ack(pool: Pool, shard: int, acks: list[Ack], on_settled: OnSettled) -> list[OrFault[Settled]]:
     """Complete every message whose lease lives, or ran out with nobody having leased it since."""
     first = {(each.message_id, each.generation): each for each in reversed(acks)}
-    verdicts = await _complete(pool, shard, first)
+
+    async def complete(leases: list[LeaseKey]) -> Verdicts:
+        return await settle(pool, shard, leases, on_settled, ACK, sparse([first[lease].output for lease in leases]))
+
+    verdicts = await complete(list(first))
     # A lease that was reclaimed under the statement is found expired by now, and its ack is a late one.
-    reclaimed = {lease: each for lease, each in first.items() if verdicts[lease].fate in ("expired", "unconfirmed")}
-    if reclaimed:
-        verdicts |= await _complete(pool, shard, reclaimed)
-    await keep_reports(pool, shard, verdicts, first, _report)
+    verdicts |= await apart("ack", ended_by({"expired", "unconfirmed"}, verdicts), complete)
+    verdicts = await keep_reports(pool, shard, verdicts, first, _report)
     return [verdicts[each.message_id, each.generation] for each in acks]
-
-
-async def _complete(pool: Pool, shard: int, acks: dict[LeaseKey, Ack]) -> dict[LeaseKey, Settled]:
-    message_ids, generations = [m for m, _ in acks], [g for _, g in acks]
-    verdicts = verdicts_of(await fetch(pool, ACK, shard, message_ids, generations, sparse([each.output for each in acks.values()])))
-    await explain(pool, shard, verdicts, acks)
-    return verdicts
 
 
 def _report(ack: Ack) -> str:

@@ -2,7 +2,7 @@
 
 No timer: an idle service runs a lone call at once, a busy one runs ever larger batches. A batch that Postgres refuses is run again in
 halves until the culprit stands alone (design rule 10); the rest goes through. A caller hears nothing before its batch is committed
-(rule 7).
+(rule 7), and of an outage only if it concerns one of its rows.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import asyncpg
 import structlog
@@ -20,7 +20,26 @@ from app.store.faults import OverloadedError, RowFaultError, UnavailableError
 RowT = TypeVar("RowT")
 VerdictT = TypeVar("VerdictT")
 
+OrFault: TypeAlias = VerdictT | RowFaultError | UnavailableError
+"""A verdict, or why there is none: Postgres refuses the row, or did not answer for it."""
+
 log = structlog.get_logger(__name__)
+
+
+async def isolate(
+    verb: str, rows: list[RowT], run: Callable[[list[RowT]], Awaitable[Sequence[OrFault[VerdictT]]]]
+) -> list[OrFault[VerdictT]]:
+    """Carry out rows, and return one verdict per row, in order. One that Postgres refuses is run by itself in the end, and fails alone."""
+    try:
+        return [*await run(rows)]
+    except UnavailableError as error:
+        return [error] * len(rows)
+    except asyncpg.PostgresError as error:
+        if len(rows) > 1:
+            middle = len(rows) // 2
+            return await isolate(verb, rows[:middle], run) + await isolate(verb, rows[middle:], run)
+        log.error("row set aside", verb=verb, row=repr(rows[0]), sqlstate=error.sqlstate, reason=type(error).__name__)
+        return [RowFaultError(type(error).__name__)]
 
 
 @dataclass(slots=True)
@@ -35,13 +54,13 @@ class Coalescer(Generic[RowT, VerdictT]):
 
     Args:
         name: the verb, for the log.
-        run: carries out a batch and returns one verdict per row, in order.
+        run: carries out a batch and returns one verdict per row, in order, or why there is none.
         batch: a statement takes calls up to this size in all.
         limit: calls that may wait; one more is refused.
 
     """
 
-    def __init__(self, name: str, run: Callable[[list[RowT]], Awaitable[list[VerdictT]]], *, batch: int, limit: int) -> None:
+    def __init__(self, name: str, run: Callable[[list[RowT]], Awaitable[Sequence[OrFault[VerdictT]]]], *, batch: int, limit: int) -> None:
         self._name = name
         self._run = run
         self._batch = batch
@@ -84,7 +103,7 @@ class Coalescer(Generic[RowT, VerdictT]):
 
     async def _flush(self, calls: list[_Call[RowT, VerdictT]]) -> None:
         try:
-            verdicts = iter(await self._isolate([row for call in calls for row in call.rows]))
+            verdicts = iter(await isolate(self._name, [row for call in calls for row in call.rows], self._run))
         except asyncio.CancelledError:
             _fail(calls, UnavailableError("the service is stopping"))
             raise
@@ -92,19 +111,18 @@ class Coalescer(Generic[RowT, VerdictT]):
             _fail(calls, error)
             return
         for call in calls:
-            answer = list(islice(verdicts, len(call.rows)))
-            if not call.answer.done():
-                call.answer.set_result(answer)
+            _answer(call, list(islice(verdicts, len(call.rows))))
 
-    async def _isolate(self, rows: list[RowT]) -> list[VerdictT | RowFaultError]:
-        try:
-            return [*await self._run(rows)]
-        except asyncpg.PostgresError as error:
-            if len(rows) > 1:
-                middle = len(rows) // 2
-                return await self._isolate(rows[:middle]) + await self._isolate(rows[middle:])
-            log.error("row set aside", verb=self._name, row=repr(rows[0]), sqlstate=error.sqlstate, reason=type(error).__name__)
-            return [RowFaultError(type(error).__name__)]
+
+def _answer(call: _Call[RowT, VerdictT], verdicts: Sequence[OrFault[VerdictT]]) -> None:
+    answer: list[VerdictT | RowFaultError] = []
+    for verdict in verdicts:
+        if isinstance(verdict, UnavailableError):
+            _fail([call], verdict)
+            return
+        answer.append(verdict)
+    if not call.answer.done():
+        call.answer.set_result(answer)
 
 
 def _fail(calls: list[_Call[RowT, VerdictT]], error: Exception) -> None:

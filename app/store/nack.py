@@ -4,10 +4,11 @@ import json
 from dataclasses import dataclass, field
 
 from app.store.attempts import counted, end_attempts
+from app.store.coalescer import OrFault
 from app.store.columns import sparse
-from app.store.database import Pool, fetch
+from app.store.database import Pool
 from app.store.keys import shard_key
-from app.store.settle import HELD, Settled, explain, keep_reports, verdicts_of
+from app.store.settle import HELD, OnSettled, Settled, keep_reports, settle
 
 _RETURNED_AND_NOTED = end_attempts(
     kind="'nacked'",
@@ -49,22 +50,20 @@ class Nack:
     retryable: bool
 
 
-async def nack(pool: Pool, shard: int, nacks: list[Nack]) -> list[Settled]:
+async def nack(pool: Pool, shard: int, nacks: list[Nack], on_settled: OnSettled) -> list[OrFault[Settled]]:
     """End the lease of every message that is still held, and put it back or give it up."""
     first = {(each.message_id, each.generation): each for each in reversed(nacks)}
-    rows = await fetch(
+    verdicts = await settle(
         pool,
-        NACK,
         shard,
-        [message_id for message_id, _ in first],
-        [generation for _, generation in first],
+        list(first),
+        on_settled,
+        NACK,
         sparse([each.error for each in first.values()]),
         sparse([each.delay for each in first.values()]),
         [each.retryable for each in first.values()],
     )
-    verdicts = verdicts_of(rows)
-    await explain(pool, shard, verdicts, first)
-    await keep_reports(pool, shard, verdicts, first, _report)
+    verdicts = await keep_reports(pool, shard, verdicts, first, _report)
     return [verdicts[each.message_id, each.generation] for each in nacks]
 
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 
 from app.store.attempts import counted
-from app.store.database import Pool, fetch
+from app.store.coalescer import OrFault
+from app.store.database import Pool
 from app.store.keys import key, shard_key
-from app.store.settle import HELD, KEEP_REPORT, Settled, explain, verdicts_of
+from app.store.settle import HELD, KEEP_REPORT, OnSettled, Settled, settle
 
 RELEASE = f"""
 -- Locks: the leases named, in id order; their messages, which nobody awaits who has not their leases.
@@ -39,9 +40,8 @@ class Release:
     generation: int
 
 
-async def release(pool: Pool, shard: int, releases: list[Release]) -> list[Settled]:
+async def release(pool: Pool, shard: int, releases: list[Release], on_settled: OnSettled) -> list[OrFault[Settled]]:
     """End the lease of every message that is still held, and put it back as ready."""
-    leases = {(each.message_id, each.generation): each for each in releases}
-    verdicts = verdicts_of(await fetch(pool, RELEASE, shard, [m for m, _ in leases], [g for _, g in leases]))
-    await explain(pool, shard, verdicts, leases)
-    return [verdicts[each.message_id, each.generation] for each in releases]
+    leases = [(each.message_id, each.generation) for each in releases]
+    verdicts = await settle(pool, shard, list(dict.fromkeys(leases)), on_settled, RELEASE)
+    return [verdicts[lease] for lease in leases]

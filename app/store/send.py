@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from app.store.database import Pool, fetch
 from app.store.send_once import send_once
-from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of, size_of
+from app.store.sending import COLUMNS, VALUES, NotSent, Sending, Sent, SentMessage, columns_of
 
 SEND = f"""
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages.
@@ -12,9 +12,8 @@ SEND = f"""
 with open_queue as materialized (
     select id from queue where id = any($2) order by id for key share
 )
-insert into message (shard, queue_id, body, headers, size, priority, available_at, status, fairness_key, work_type, task_id, max_attempts)
-select $1, queue_id, body, headers, {size_of("item")}, priority, now() + make_interval(secs => delay),
-       case when delay > 0 then 'scheduled' else 'pending' end, fairness_key, work_type, task_id, max_attempts
+insert into message (shard, queue_id, {COLUMNS})
+select $1, queue_id, {VALUES}
 from unnest($3::bigint[], $4::json[], $5::json[], $6::smallint[], $7::float8[], $8::text[], $9::text[], $10::text[], $11::int[])
      with ordinality as item(queue_id, body, headers, priority, delay, fairness_key, work_type, task_id, max_attempts, position)
 where queue_id = any(array(select id from open_queue))

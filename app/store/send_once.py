@@ -11,7 +11,7 @@ from itertools import accumulate, repeat
 import asyncpg
 
 from app.store.database import Pool, Row, fetch
-from app.store.sending import NotSent, Sending, Sent, SentMessage, columns_of, size_of
+from app.store.sending import COLUMNS, VALUES, NotSent, Sending, Sent, SentMessage, columns_of
 
 SEND_ONCE = f"""
 -- Locks: the queues sent to, in id order and shared, so that none is deleted under its new messages. Then the new keys of each kind, in
@@ -60,11 +60,8 @@ remembered as (
     order by key collate "C", queue_id
 ),
 stored as (
-    insert into message (shard, id, queue_id, dedup_queue_id, dedup_key, body, headers, size, priority, available_at, status,
-                         fairness_key, work_type, task_id, max_attempts)
-    select $1, id, queue_id, case when dedup_key is not null then queue_id end, dedup_key, body, headers, {size_of("item")}, priority,
-           now() + make_interval(secs => delay), case when delay > 0 then 'scheduled' else 'pending' end, fairness_key, work_type, task_id,
-           max_attempts
+    insert into message (shard, id, queue_id, dedup_queue_id, dedup_key, {COLUMNS})
+    select $1, id, queue_id, case when dedup_key is not null then queue_id end, dedup_key, {VALUES}
     from unnest((select ids from named), $9::bigint[], $10::text[], $11::json[], $12::json[], $13::smallint[], $14::float8[], $15::text[],
                 $16::text[], $17::text[], $18::int[])
          as item(id, queue_id, dedup_key, body, headers, priority, delay, fairness_key, work_type, task_id, max_attempts)

@@ -34,6 +34,14 @@ def size_of(message: str) -> str:
     return f"octet_length({message}.body::text) + coalesce(octet_length({message}.headers::text), 0)"
 
 
+COLUMNS = "body, headers, size, priority, available_at, status, fairness_key, work_type, task_id, max_attempts"
+"""The columns that every statement which stores messages fills from their arrays."""
+
+VALUES = f"""body, headers, {size_of("item")}, priority, now() + make_interval(secs => delay),
+       case when delay > 0 then 'scheduled' else 'pending' end, fairness_key, work_type, task_id, max_attempts"""
+"""What it fills them with, from a row `item` of these arrays. The status is `NewMessage.first_status`."""
+
+
 def columns_of(messages: Sequence[NewMessage]) -> tuple[Sequence[object], ...]:
     """Lay messages out as the arrays that every statement which stores them ends with."""
     *columns, _dedup_keys = zip(*messages, strict=True)

@@ -1,10 +1,15 @@
-"""What ack, nack and release share: their verdict, and the report that a refused one leaves behind."""
+"""What ack, nack and release share: how they settle, their verdict, and the report that a refused one leaves behind.
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple, TypeVar
+What a verb's own statement has done is committed, whatever becomes of those that follow. So whoever waits for it is told at once, and
+only those leases that a later statement is about can come to grief by it.
+"""
+
+from collections.abc import Awaitable, Callable, Container, Mapping
+from typing import NamedTuple, TypeAlias, TypeVar
 
 from app.leases.outcomes import REPORT_KEPT, Fate
-from app.store.database import Pool, Row, fetch
+from app.store.coalescer import OrFault, isolate
+from app.store.database import Pool, fetch
 from app.store.fate import LeaseKey, fates_of
 
 RowT = TypeVar("RowT")
@@ -24,6 +29,11 @@ class Settled(NamedTuple):
     fairness_key: str = ""
     priority: int = 0
 
+
+Verdicts: TypeAlias = dict[LeaseKey, OrFault[Settled]]
+
+OnSettled: TypeAlias = Callable[[Mapping[LeaseKey, Settled]], None]
+"""Hears how leases have ended by a call, as soon as that is committed."""
 
 # Whose newest checkpoints are kept together: a task's, or those of a message that belongs to none.
 HISTORY = "coalesce('task:' || message.task_id, 'message:' || message.id)"
@@ -61,21 +71,40 @@ HELD = """held as materialized (
 KEEP_REPORT = "progress = coalesce(ended.progress, message.progress), detail = coalesce(ended.detail, message.detail)"
 
 
-def verdicts_of(rows: Iterable[Row]) -> dict[LeaseKey, Settled]:
-    return {(message_id, generation): Settled(*said) for message_id, generation, *said in rows}
+async def settle(pool: Pool, shard: int, leases: list[LeaseKey], on_settled: OnSettled, statement: str, *columns: object) -> Verdicts:
+    """Run a verb's statement, which ends the leases that live, and find out how the others ended."""
 
+    async def explain(some: list[LeaseKey]) -> Verdicts:
+        return {lease: Settled(fate) for lease, fate in (await fates_of(pool, shard, some)).items()}
 
-async def explain(pool: Pool, shard: int, verdicts: dict[LeaseKey, Settled], leases: Iterable[LeaseKey]) -> None:
-    """Add the verdict of every lease that the verb did not find alive."""
-    missing = [lease for lease in leases if lease not in verdicts]
-    if missing:
-        verdicts |= {lease: Settled(fate) for lease, fate in (await fates_of(pool, shard, missing)).items()}
+    rows = await fetch(pool, statement, shard, [message_id for message_id, _ in leases], [generation for _, generation in leases], *columns)
+    ended = {(message_id, generation): Settled(*said) for message_id, generation, *said in rows}
+    on_settled(ended)
+    return ended | await apart("explain", [lease for lease in leases if lease not in ended], explain)
 
 
 async def keep_reports(
-    pool: Pool, shard: int, verdicts: Mapping[LeaseKey, Settled], rows: Mapping[LeaseKey, RowT], report_of: Callable[[RowT], str]
-) -> None:
-    """Keep the reports (JSON text) of those that were refused only because they came too late."""
-    late = [lease for lease in rows if verdicts[lease].fate in REPORT_KEPT]
-    if late:
-        await fetch(pool, _REPORT, shard, [m for m, _ in late], [g for _, g in late], [report_of(rows[lease]) for lease in late])
+    pool: Pool, shard: int, verdicts: Verdicts, rows: Mapping[LeaseKey, RowT], report_of: Callable[[RowT], str]
+) -> Verdicts:
+    """Keep the reports (JSON text) of those that were refused only because they came too late. Who is told so has had it kept."""
+
+    async def keep(some: list[LeaseKey]) -> Verdicts:
+        await fetch(pool, _REPORT, shard, [m for m, _ in some], [g for _, g in some], [report_of(rows[lease]) for lease in some])
+        return verdicts
+
+    return verdicts | await apart("report", ended_by(REPORT_KEPT, verdicts), keep)
+
+
+def ended_by(fates: Container[Fate], verdicts: Verdicts) -> list[LeaseKey]:
+    """Return the leases that have ended in one of these ways."""
+    return [lease for lease, verdict in verdicts.items() if isinstance(verdict, Settled) and verdict.fate in fates]
+
+
+async def apart(verb: str, leases: list[LeaseKey], run: Callable[[list[LeaseKey]], Awaitable[Verdicts]]) -> Verdicts:
+    """Run one more statement for some of the leases, and return their verdicts: if it fails, nobody else's do."""
+
+    async def listed(some: list[LeaseKey]) -> list[OrFault[Settled]]:
+        verdicts = await run(some)
+        return [verdicts[lease] for lease in some]
+
+    return dict(zip(leases, await isolate(verb, leases, listed), strict=True)) if leases else {}

@@ -15,8 +15,9 @@ from app.store.batches import Done, in_time
 from app.store.beat import Beat, Beaten, beat
 from app.store.cancel import cancel
 from app.store.claim import Claim, GrantedLease
-from app.store.coalescer import Coalescer
+from app.store.coalescer import Coalescer, OrFault
 from app.store.database import Database, Pool
+from app.store.fate import LeaseKey
 from app.store.faults import RowFaultError, StoreError
 from app.store.figures import Figures
 from app.store.line import Claimed, Serving
@@ -70,14 +71,16 @@ class Store:
         self._pool = database.work
         self._timer_pool = database.timer
 
-        def lanes(name: str, pool: Pool, verb: Callable[[Pool, int, list[RowT]], Awaitable[list[VerdictT]]]) -> Lanes[RowT, VerdictT]:
+        def lanes(
+            name: str, pool: Pool, verb: Callable[[Pool, int, list[RowT]], Awaitable[Sequence[OrFault[VerdictT]]]]
+        ) -> Lanes[RowT, VerdictT]:
             return {shard: Coalescer(name, partial(verb, pool, shard), batch=_BATCH_ROWS, limit=queue_limit) for shard in self.shards}
 
-        self._send = lanes("send", database.work, send)
+        self._send: Lanes[Sending, Sent | NotSent] = lanes("send", database.work, send)
         self._beat = lanes("beat", database.beats, beat)
-        self._ack = lanes("ack", database.work, ack)
-        self._nack = lanes("nack", database.work, nack)
-        self._release = lanes("release", database.work, release)
+        self._ack = lanes("ack", database.work, partial(ack, on_settled=self._note_settled))
+        self._nack = lanes("nack", database.work, partial(nack, on_settled=self._note_settled))
+        self._release = lanes("release", database.work, partial(release, on_settled=self._note_settled))
 
     async def send(self, queue: QueueRef, messages: list[NewMessage], request: RequestKey | None = None) -> Sent | NotSent:
         """Store those of the messages that are new, unless the request as a whole was here before.
@@ -91,8 +94,8 @@ class Store:
             raise verdict
         if isinstance(verdict, Sent) and verdict.stored:
             self.tally.sends += verdict.stored
-            lowest = min(message.id for message in verdict.messages if not message.duplicate)
-            self._note_ready({queue.id: {None: lowest}}, delays=(message.delay for message in messages))
+            ready = [message.id for message in verdict.messages if message.status == "pending" and not message.duplicate]
+            self._note_ready({queue.id: {None: min(ready)}} if ready else {}, delays=(message.delay for message in messages))
         return verdict
 
     async def claim(self, queue: QueueRef, wanted: Claim, wait: float) -> Claimed:
@@ -172,13 +175,13 @@ class Store:
         return verdicts
 
     async def ack(self, acks: Sequence[tuple[int, Ack]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("ack", outcomes.ACK, acks, await _submit(self._ack, acks))
+        return self._tallied("ack", outcomes.ACK, await _submit(self._ack, acks))
 
     async def nack(self, nacks: Sequence[tuple[int, Nack]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("nack", outcomes.NACK, nacks, await _submit(self._nack, nacks))
+        return self._tallied("nack", outcomes.NACK, await _submit(self._nack, nacks))
 
     async def release(self, releases: Sequence[tuple[int, Release]]) -> list[Settled | RowFaultError]:
-        return self._note_settled("release", outcomes.RELEASE, releases, await _submit(self._release, releases))
+        return self._tallied("release", outcomes.RELEASE, await _submit(self._release, releases))
 
     async def reclaim(self, shard: int, limit: int, aside: Collection[int], reach: float | None) -> Reclaimed:
         """Look at a batch of the leases that are due for it. A full batch means that more may be due."""
@@ -195,21 +198,18 @@ class Store:
         self._note_ready(firsts_of(done.ready))
         return done
 
-    def _note_settled(
-        self,
-        verb: str,
-        words: Mapping[Fate, str],
-        rows: Sequence[tuple[int, Ack | Nack | Release]],
-        verdicts: list[Settled | RowFaultError],
-    ) -> list[Settled | RowFaultError]:
-        settled = [(row, verdict) for (_, row), verdict in zip(rows, verdicts, strict=True) if isinstance(verdict, Settled)]
-        self.tally.settles.update((verb, words[verdict.fate]) for _, verdict in settled)
-        ready = firsts_of(
-            (each.ready_in, each.fairness_key, each.priority, row.message_id) for row, each in settled if each.ready_in is not None
-        )
-        freed = {each.freed for _, each in settled if each.freed is not None}
-        self._note_ready(ready, freed, (each.wait for _, each in settled))
+    def _tallied(self, verb: str, words: Mapping[Fate, str], verdicts: list[Settled | RowFaultError]) -> list[Settled | RowFaultError]:
+        self.tally.settles.update((verb, words[verdict.fate]) for verdict in verdicts if isinstance(verdict, Settled))
         return verdicts
+
+    def _note_settled(self, settled: Mapping[LeaseKey, Settled]) -> None:
+        ready = firsts_of(
+            (each.ready_in, each.fairness_key, each.priority, message_id)
+            for (message_id, _), each in settled.items()
+            if each.ready_in is not None
+        )
+        freed = {each.freed for each in settled.values() if each.freed is not None}
+        self._note_ready(ready, freed, (each.wait for each in settled.values()))
 
     def _note_ready(self, ready: QueueFirsts, freed: Iterable[int] = (), delays: Iterable[float] = ()) -> None:
         """Tell claims of messages that may be ready and of queues that have a place free, and the timer of messages that will be ready."""

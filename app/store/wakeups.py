@@ -2,10 +2,12 @@
 The listener also hears which workers somebody has drained or deleted (`app/store/workers.py` tells of it).
 
 Nothing depends on a notification: parked claims also look by themselves once per sweep interval, and below their floors now and then
-(`app/leases/floors.py`), and a listener whose connection breaks comes back by itself and wakes everybody, for what it may have missed.
+(`app/leases/floors.py`), and a listener whose connection breaks, or has fallen silent, comes back by itself and wakes everybody, for what
+it may have missed.
 """
 
 import asyncio
+import contextlib
 import uuid
 from collections.abc import Iterator, Mapping
 
@@ -25,6 +27,7 @@ _CHANNEL = "leasebeat_ready"
 _THROTTLE_S = 0.02
 _MOST_PAYLOAD_BYTES = 7999
 _RECONNECT_S = 0.5
+_PATIENCE_S = 15.0
 
 _NOTIFY = """
 -- Locks: none but the notification queue's own, at commit. Throttled, so that no send waits for it.
@@ -35,12 +38,21 @@ log = structlog.get_logger(__name__)
 
 
 class Wakeups:
-    """Tells parked claims, here and in the other replicas, that queues may have ready messages, and hears of changes to workers."""
+    """Tells parked claims, here and in the other replicas, that queues may have ready messages, and hears of changes to workers.
 
-    def __init__(self, database: Database, parking: Parking, registry: Registry) -> None:
+    Args:
+        database: where it notifies and listens.
+        parking: the parked claims of this replica.
+        registry: what this replica knows of workers.
+        patience: the listener asks after this many seconds whether its connection lives, and waits as long for the answer.
+
+    """
+
+    def __init__(self, database: Database, parking: Parking, registry: Registry, *, patience: float = _PATIENCE_S) -> None:
         self._database = database
         self._parking = parking
         self._registry = registry
+        self._patience = patience
         self._replica = uuid.uuid4().hex
         self._unsent: QueueFirsts = {}
         self._has_unsent = asyncio.Event()
@@ -83,7 +95,11 @@ class Wakeups:
             await connection.add_listener(WORKERS_CHANNEL, self._heard_of_worker)
             self._parking.wake_all()
             self._registry.refresh()
-            await gone.wait()
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(gone.wait(), self._patience)
+                # Who only listens would never find out that the other end has left without a word, as in a failover.
+                await connection.execute("select 1", timeout=self._patience)
         finally:
             connection.terminate()
 

@@ -89,6 +89,14 @@ def test_a_worker_appears_by_claiming_even_in_vain(api: Api, queue: str) -> None
     assert datetime.fromisoformat(worker["first_seen_at"]).utcoffset() is not None
 
 
+@pytest.mark.rule(13)
+def test_a_worker_does_not_appear_by_a_claim_on_a_queue_that_there_is_not(api: Api, queue: str) -> None:
+    assert_problem(api.client.post(f"/queues/{queue}-mistyped/leases", json={"worker_id": f"{queue}-lost"}), 404, "queue-not-found")
+    claim(api, queue, f"{queue}-w")
+    registered(api, f"{queue}-w")
+    assert api.client.get(path(f"{queue}-lost")).status_code == 404, "signs are written in the order in which they come"
+
+
 def test_a_worker_appears_by_beating_under_its_name(api: Api, queue: str) -> None:
     api.send(queue, "work")
     receipt = api.claim_one(queue, f"{queue}-claimer")["receipt"]

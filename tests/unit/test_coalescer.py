@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import asyncpg
 import pytest
 
 from app.store.coalescer import Coalescer
@@ -129,6 +130,41 @@ async def test_a_failed_batch_does_not_fail_the_one_behind_it() -> None:
     with pytest.raises(UnavailableError):
         await first
     assert await asyncio.gather(*others) == [[1], [2]]
+
+
+async def test_an_outage_while_a_refused_batch_is_run_in_halves_is_told_to_those_of_its_half_alone() -> None:
+    gate = Gate()
+
+    async def run(rows: list[int]) -> list[int]:
+        await gate(rows)
+        if len(rows) == 4:
+            raise asyncpg.DivisionByZeroError("refused")
+        if 4 in rows:
+            raise UnavailableError("gone")
+        return rows
+
+    calls = coalescer(run)
+    first = await start(calls, gate, 0)
+    others = await queued(calls, [1], [2], [3], [4])
+    gate.door.set()
+    assert await first == [0]
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert answers[:2] == [[1], [2]]
+    assert [type(answer) for answer in answers[2:]] == [UnavailableError, UnavailableError]
+
+
+async def test_of_verdicts_and_outages_each_call_hears_its_own() -> None:
+    gate, outage = Gate(), UnavailableError("gone")
+
+    async def run(rows: list[int]) -> list[int | UnavailableError]:
+        await gate(rows)
+        return [row or outage for row in rows]
+
+    calls: Coalescer[int, int] = Coalescer("double", run, batch=1000, limit=1000)
+    first = await start(calls, gate, 1)
+    others = await queued(calls, [2, 3], [4, 0], [0], [5])
+    gate.door.set()
+    assert await asyncio.gather(first, *others, return_exceptions=True) == [[1], [2, 3], outage, outage, [5]]
 
 
 async def test_a_caller_that_is_cancelled_takes_nobody_with_it() -> None:

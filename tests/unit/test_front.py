@@ -1,6 +1,10 @@
-"""Which calls go past FastAPI's own layers."""
+"""Which calls go past FastAPI's own layers, and which it finds first."""
 
 import re
+from itertools import takewhile
+
+import pytest
+from starlette.routing import Match
 
 from app.api.hot import HotRoute
 from app.main import create_app
@@ -18,3 +22,11 @@ def test_every_hot_call_goes_past_fastapi_and_no_other() -> None:
         assert front.finds(scope) == (path in hot), path
         if path in hot:
             assert scope["route"].path == path  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/metrics"])
+def test_what_platforms_ask_all_the_time_is_found_before_all_else(path: str) -> None:
+    routes = create_app(Settings(), "postgresql://nowhere/none").app.routes
+    scope = {"type": "http", "method": "GET", "path": path}
+    tried = takewhile(lambda route: route.matches(scope)[0] is Match.NONE, routes)
+    assert [getattr(route, "path", None) for route in tried] == ["/openapi.json"]
