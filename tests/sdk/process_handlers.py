@@ -5,7 +5,9 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -144,6 +146,37 @@ def finish_when_stopping(message: LeasedMessage, context: Context) -> str:
     while not context.stopping.wait(0.01):
         context.beat()
     return "finished"
+
+
+def beside_one_who_beats_on(message: LeasedMessage, context: Context) -> int | None:
+    """Leave somebody behind who beats, or fail without a beat while who was left does.
+
+    Returns the process that was left behind, if it is one.
+    """
+    word = Path(message.body["word"])
+
+    def beat_on() -> None:
+        for number in range(6000):
+            with suppress(leasebeat.LeaseLostError):
+                context.beat(progress=900 + number)
+            context.heartbeat.beat()
+            word.touch()
+            time.sleep(0.01)
+
+    if message.body["leaves"] is None:
+        began = time.time()
+        while word.stat().st_mtime < began + 0.5:  # some looks of the worker later
+            time.sleep(0.01)
+        raise OSError("silent")
+    child = None
+    if message.body["leaves"] == "a thread":
+        threading.Thread(target=beat_on, daemon=True).start()
+    elif (child := os.fork()) == 0:
+        beat_on()
+        os._exit(0)
+    while not word.exists():
+        time.sleep(0.01)
+    return child
 
 
 def spoil_its_page(_message: LeasedMessage, context: Context) -> None:

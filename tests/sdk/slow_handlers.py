@@ -1,5 +1,6 @@
 """Handlers that are slow to import, or that cannot be."""
 
+import errno
 import os
 import sys
 import time
@@ -49,6 +50,15 @@ class HangsWhileThereIs(Imported):
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unless, (self._word,)
+
+
+class FailsWhileThereIs(HangsWhileThereIs):
+    """Cannot be started while there is a file, as if the system had no process for it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        if self._word.exists():
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return super().__reduce__()
 
 
 def _unless(word: Path) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from queue import SimpleQueue
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats
 from leasebeat import Client, Lease, LeaseConflictError
 from leasebeat._heartbeat_thread import HeartbeatThread, start_heartbeat
 from leasebeat._lease_manager import LeaseManager
+from leasebeat._stoppable_thread import Stop, StoppableThread
 
 LONG = 40
 LOGGER = "leasebeat._heartbeat_thread"
@@ -471,6 +473,19 @@ def test_the_callback_may_stop_its_own_thread(scripted: Scripted, service: Scrip
     heartbeat.start()
     assert returned.wait(LONG)
     until(lambda: not heartbeat.is_running())
+
+
+def test_a_thread_hears_of_its_stop_though_that_is_the_first_thing_it_does() -> None:
+    thread, heard = StoppableThread("hasty"), SimpleQueue[bool]()
+
+    def stop_at_once(stop: Stop) -> None:
+        thread.stop(wait=True, timeout=LONG)
+        heard.put(stop.given)
+
+    for _ in range(20):
+        thread.start(stop_at_once)
+        assert heard.get(timeout=LONG)
+        until(lambda: not thread.is_running)
 
 
 def test_a_callback_that_fails_is_logged(

@@ -6,18 +6,25 @@ import math
 import os
 import signal
 import stat
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from harness.wait import until
-from sdk.running import CLAIM, Start, grant_until_settled
+from sdk.running import CLAIM, SOURCES, Start, grant_until_settled
 from sdk.scripted_service import ScriptedService, beats, lease, problem
 
-from leasebeat import Context, LeasedMessage, LeaseLostError, Worker
+from leasebeat import Context, Lease, LeasedMessage, LeaseLostError, Worker
 from leasebeat._call import Reply, finish
 from leasebeat._calls.leases import claim
+from leasebeat._process_page import Page, PagedHold
 from leasebeat._tracked_lease import TrackedLease
+from leasebeat.agents import ToolCounters
+from leasebeat.bridges._pulse import Pulse
 
 
 @pytest.mark.scar(16)
@@ -76,14 +83,37 @@ def test_a_child_that_a_handler_lets_go_on_does_not_settle_its_parents_message(
         child = os.fork()
         if child == 0 and raises:
             raise OSError("in the child")
-        if child:
-            os.waitpid(child, 0)
-        return "parent" if child else "child"
+        return f"it ended with {os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}" if child else "in the child"
 
     start(handle)
     (ack,) = service.wait_for("/ack")
-    assert [item["output"] for item in ack.body["leases"]] == ["parent"]
+    assert [item["output"] for item in ack.body["leases"]] == [f"it ended with {int(raises)}"]
     assert service.asked("/nack") == []
+
+
+ENDS = """
+import os, sys
+from leasebeat._fork import ending_children
+
+for end in sys.argv[1:]:
+    with ending_children():
+        child = os.fork()
+        if child == 0:
+            print("said in the child")
+            exec(end)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+"""
+
+
+def test_a_child_ends_as_a_program_does() -> None:
+    """Its parent sees that it failed, people see why, and what it has printed is not lost."""
+    ends = {"pass": 0, "sys.exit()": 0, "sys.exit(3)": 3, "sys.exit(-1)": 255, "sys.exit('no disk')": 1, "1 / 0": 1}
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    ended = subprocess.run([sys.executable, "-c", ENDS, *ends], env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert ended.stdout == "".join(f"said in the child\n{status}\n" for status in ends.values())
+    said, *trace = ended.stderr.splitlines()
+    assert said == "no disk"
+    assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -229,11 +259,64 @@ def test_a_forked_child_hears_of_its_deadline(service: ScriptedService, start: S
     assert service.wait_for("/ack")[0].body["leases"][0]["output"] == 0
 
 
-def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:
+def held() -> Lease:
     now = time.monotonic()
     reply = Reply(status=200, body=json.dumps({"leases": [lease()]}).encode(), retry_after=None, sent_at=now, answered_at=now)
-    (held,) = finish(claim("default", worker_id="w"), reply)
-    tracked = TrackedLease(held)
+    (granted,) = finish(claim("default", worker_id="w"), reply)
+    return granted
+
+
+def paged_hold() -> PagedHold:
+    page = Page()
+    page.clear(time.monotonic() + 600)
+    return PagedHold(page, "42")
+
+
+def pulse() -> Pulse:
+    options: dict[str, Any] = {"attempt": 1, "generation": 1, "worker_id": "w", "stopping": threading.Event(), "on_move": lambda: None}
+    return Pulse(Context(held().message, paged_hold(), **options), None)
+
+
+@pytest.mark.scar(16)
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize(
+    ("make", "use"),
+    [
+        (paged_hold, lambda hold: hold.note(1) or hold.move()),
+        (pulse, lambda pulse: pulse.beat()),
+        (ToolCounters, lambda counters: counters.add("tool", beats=1)),
+    ],
+)
+def test_a_child_does_not_wait_for_a_lock_that_another_thread_held(make: Callable[[], Any], use: Callable[[Any], object]) -> None:
+    thing = make()
+    locked, over = threading.Event(), threading.Event()
+
+    def hold_the_lock() -> None:
+        with thing._lock:  # noqa: SLF001
+            locked.set()
+            over.wait(90)
+
+    threading.Thread(target=hold_the_lock, daemon=True).start()
+    assert locked.wait(60)
+    child = os.fork()
+    if child == 0:
+        try:
+            use(thing)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    try:
+        ended = until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG))
+    finally:
+        over.set()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+    assert ended is not None
+    assert ended.si_status == 0
+
+
+def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:
+    tracked = TrackedLease(held())
     tracked.move()
     before = tracked.next_beat_at
     tracked.after_fork()

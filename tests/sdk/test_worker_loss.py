@@ -1,11 +1,14 @@
 """How a handler hears that its lease is over."""
 
+import asyncio
+import socket
 import threading
 import time
 from contextlib import suppress
 from itertools import pairwise
 
 import pytest
+from harness.wait import until
 from sdk.running import CLAIM, Start, beat_until, grant, grant_until_settled, lost_lease, park, paths
 from sdk.scripted_service import Answer, Break, Received, ScriptedService, beats, lease, message, problem, verdicts
 
@@ -159,6 +162,56 @@ def test_the_deadline_is_heard_by_a_handler_that_only_waits(service: ScriptedSer
     service.on("POST", CLAIM, grant_until_settled(service, lease(expires_in=2.0)))
     start(lambda _message, context: context.lost.wait(60))
     assert service.wait_for("/ack")[0].body["leases"][0]["output"] is True
+
+
+@pytest.mark.scar(12)
+def test_a_coroutine_that_waits_on_without_its_lease_is_cancelled(
+    service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It reads from somebody who says nothing. Its place is then free for another message."""
+    monkeypatch.setattr("leasebeat._handlers.LOST_GRACE_S", 0.3)
+    begun = threading.Event()
+    heard: list[bool] = []
+
+    async def handle(_message: LeasedMessage, context: Context) -> None:
+        reader, writer = await asyncio.open_connection(*peer.getsockname())
+        begun.set()
+        try:
+            await reader.read()
+        finally:
+            heard.append(context.lost.is_set())
+            writer.close()
+
+    service.on("POST", CLAIM, lambda request: park(request) if begun.is_set() else grant(lease(expires_in=2.0)))
+    with socket.create_server(("127.0.0.1", 0)) as peer:
+        start(handle)
+        until(lambda: heard)
+        claims = len(service.asked(CLAIM))
+        service.wait_for(CLAIM, claims + 1)
+    assert heard == [True]
+    assert paths(service) == [], "a lost lease is not settled"
+
+
+def test_a_coroutine_has_time_to_end_by_itself_once_its_lease_is_lost(
+    service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("leasebeat._handlers.LOSS_LOOK_S", 0.01)
+    monkeypatch.setattr("leasebeat._handlers.LOST_GRACE_S", 60.0)
+    service.on("POST", "/beat", beats("lost", expires_in=None, next_beat_in=None))
+    heard: list[str] = []
+
+    async def handle(_message: LeasedMessage, context: Context) -> None:
+        try:
+            while True:
+                context.beat()
+                await asyncio.sleep(0.01)
+        finally:
+            await asyncio.sleep(0.5)
+            heard.append("ended by itself")
+
+    start(handle)
+    until(lambda: heard)
+    assert heard == ["ended by itself"]
 
 
 @pytest.mark.scar(10)

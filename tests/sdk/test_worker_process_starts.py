@@ -106,6 +106,36 @@ def test_a_lease_is_kept_while_a_process_is_started_for_it(service: ScriptedServ
     assert again["output"]["pid"] != pid
 
 
+@pytest.mark.rule(9)
+def test_it_is_kept_too_while_no_process_can_be_started(service: ScriptedService, start: Start, tmp_path: Path) -> None:
+    service.on("POST", "/beat", beats(next_beat_in=0.1))
+    dead, word = work_after_a_death(service, 60.0), tmp_path / "word"
+    start(slow_handlers.FailsWhileThereIs(word), processes=True)
+    kill_idle(service)
+    word.touch()
+    dead.set()
+    service.wait_for("/beat", 3, timeout=LONG)
+    word.unlink()
+    assert service.wait_for("/ack", 2, timeout=LONG)[1].body["leases"][0]["receipt"] == "second"
+
+
+@pytest.mark.rule(9)
+@pytest.mark.parametrize("kind", [slow_handlers.FailsWhileThereIs, slow_handlers.HangsWhileThereIs])
+def test_it_is_given_back_if_the_worker_stops_before_there_is_a_process(
+    kind: type[slow_handlers.HangsWhileThereIs], service: ScriptedService, start: Start, tmp_path: Path
+) -> None:
+    dead, word = work_after_a_death(service, 60.0), tmp_path / "word"
+    running = start(kind(word), processes=True)
+    kill_idle(service)
+    word.touch()
+    dead.set()
+    service.wait_for("/beat", timeout=LONG)
+    running.worker.stop()
+    running.join()
+    assert [request.body["leases"] for request in service.asked("/release")] == [[{"receipt": "second"}]]
+    assert service.asked("/nack") == []
+
+
 @pytest.mark.timed
 def test_but_not_for_ever(service: ScriptedService, start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """It runs out, as any other that does not move, and the process is started anew."""

@@ -260,6 +260,24 @@ def test_what_does_not_finish_is_ended_before_its_release(
     assert paths(service)[-1] == "/release"
 
 
+@pytest.mark.scar(12)
+@pytest.mark.parametrize("left", ["a thread", "a process"])
+def test_who_a_handler_leaves_behind_does_not_beat_for_the_next_message(
+    left: str, service: ScriptedService, processes: Start, word: Path
+) -> None:
+    work(service, *({"word": str(word), "leaves": leaves} for leaves in (left, None)))
+    processes(process_handlers.beside_one_who_beats_on)
+    (child,) = outputs(service)
+    try:
+        (nack,) = service.wait_for("/nack")
+    finally:
+        if child is not None:
+            os.kill(child, signal.SIGKILL)
+    assert nack.body["leases"] == [{"receipt": "r-2", "error": "OSError: silent", "retryable": True}]
+    beaten_for = [item["receipt"] for request in service.asked("/beat") for item in request.body["leases"]]
+    assert "r-2" not in beaten_for, "the nack comes after the last report, if there is one"
+
+
 class Looked:
     """Stands for a call, and counts how often it is looked at."""
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import concurrent.futures
+import inspect
 import logging
 import os
 import signal
@@ -19,6 +20,7 @@ import leasebeat
 from leasebeat import Context, Handler, LeasedMessage, Worker
 from leasebeat._claims import Claims
 from leasebeat._http import Options
+from leasebeat.agents import EvalLoopConfig, MainLoopConfig
 
 
 @pytest.mark.scar(14)
@@ -61,6 +63,13 @@ def test_what_does_not_finish_is_released_with_its_last_report(service: Scripted
     assert paths(service) == ["/beat", "/beat", "/release"]
     assert service.asked("/beat")[-1].body["leases"][0]["progress"] == 2
     assert service.asked("/release")[0].body["leases"] == [{"receipt": "secret-1"}]
+
+
+@pytest.mark.scar(32)
+@pytest.mark.parametrize("kind", [Worker, MainLoopConfig, EvalLoopConfig])
+def test_who_sets_no_time_to_drain_has_time_to_release_before_a_platform_kills(kind: Callable[..., object]) -> None:
+    """Kubernetes gives a process 30 s by default."""
+    assert inspect.signature(kind).parameters["drain_timeout"].default <= 30 - 10
 
 
 def test_a_coroutine_that_does_not_finish_is_cancelled_before_its_release(service: ScriptedService, start: Start) -> None:

@@ -196,6 +196,17 @@ def test_what_a_call_brings_after_it_was_given_up_is_no_news(held: TrackedLease)
     assert held.hurry(), "and the newer beat is still waited for"
 
 
+def test_a_sender_that_the_system_has_no_thread_for_can_be_closed(held: TrackedLease, service: ScriptedService) -> None:
+    sender = BeatSender(Options(base_url=service.url), "w", lambda: None)
+    before = threading.stack_size(1 << 46)  # more than there is memory for
+    try:
+        with pytest.raises(RuntimeError):
+            sender.track(held)
+    finally:
+        threading.stack_size(before)
+    sender.close()
+
+
 def move(held: TrackedLease, sender: BeatSender) -> None:
     held.move()
     sender.wake()

@@ -1,10 +1,12 @@
 """A forked child has its parent's sockets but none of its threads: what holds either starts anew there."""
 
 import os
+import sys
+import traceback
 import weakref
 from collections.abc import Generator
-from contextlib import contextmanager
-from typing import Protocol
+from contextlib import contextmanager, suppress
+from typing import NoReturn, Protocol
 
 
 class Resettable(Protocol):
@@ -24,13 +26,42 @@ def reset_in_child(thing: Resettable) -> None:
 
 @contextmanager
 def ending_children() -> Generator[None, None, None]:
-    """End a child that is forked in the block, and let go on, at the end of the block: all that comes after it is its parent's to do."""
+    """End a child that is forked in the block, and let go on, at the end of the block: all that comes after it is its parent's to do.
+
+    It ends as a program does: with the status 0; with that of a `SystemExit`; or, if it fails, with 1 and a trace on standard error.
+    """
     process = os.getpid()
     try:
         yield
-    finally:
+    except BaseException as error:
         if os.getpid() != process:
-            os._exit(0)
+            _end(error)
+        raise
+    if os.getpid() != process:
+        _end(SystemExit())
+
+
+def _end(error: BaseException) -> NoReturn:
+    """End this process without what its parent is to do at its own end."""
+    status = 1
+    try:
+        status = _status(error)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # it may be closed, or there may be none
+                stream.flush()
+    finally:
+        os._exit(status)
+
+
+def _status(error: BaseException) -> int:
+    """The exit status for what ends a program. What is no status goes to standard error."""
+    if not isinstance(error, SystemExit):
+        traceback.print_exception(error)
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    sys.stderr.write(f"{error.code}\n")
+    return 1
 
 
 def _reset_all() -> None:

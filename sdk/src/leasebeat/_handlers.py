@@ -4,7 +4,8 @@ import concurrent.futures
 import inspect
 import threading
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -12,10 +13,14 @@ from leasebeat._context import Context
 from leasebeat._fork import ending_children
 from leasebeat._loop_thread import LoopThread
 from leasebeat._messages import LeasedMessage
+from leasebeat._once_used import asyncio
 from leasebeat._tracked_lease import TrackedLease
 
 Handler = Callable[[LeasedMessage, Context], Any]
 """Does the work of one message and returns its output. A coroutine function is awaited in an event loop of its own thread."""
+
+LOST_GRACE_S = 2.0  # for a handler to end by itself once its lease is lost
+LOSS_LOOK_S = 0.5  # at whether the lease of a coroutine is lost, as it cannot wait for that
 
 
 class HandlerCall(Protocol):
@@ -46,7 +51,10 @@ class Handlers(Protocol):
 
 
 class ThreadHandlers:
-    """Runs handlers in the threads of their tasks, and coroutines in one event loop."""
+    """Runs handlers in the threads of their tasks, and coroutines in one event loop.
+
+    A coroutine whose lease is lost hears of it, and is cancelled if it goes on all the same.
+    """
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -65,7 +73,7 @@ class ThreadHandlers:
 
 
 class ThreadCall:
-    """Runs a handler in the thread that asks for it. Only a coroutine can be cancelled; another handler hears from its context."""
+    """Runs a handler in the thread that asks for it. Only a coroutine can be cancelled; another handler hears from its context alone."""
 
     def __init__(self, handler: Handler, context: Context, tracked: TrackedLease, loop: LoopThread) -> None:
         self._handler = handler
@@ -94,7 +102,7 @@ class ThreadCall:
             self._begun = True
         try:
             self._tracked.raise_if_lost()
-            with ending_children():
+            with ending_children(), _cancelled_after(self._tracked.lost):
                 return await work
         finally:
             work.close()
@@ -120,3 +128,21 @@ class ThreadCall:
 
     def close(self) -> None:
         """Nothing is kept of a call."""
+
+
+@contextmanager
+def _cancelled_after(lost: threading.Event) -> Generator[None, None, None]:
+    """Cancel the task that runs the block if it goes on after its lease is lost: it may wait for what never comes, and would for ever."""
+    watch = asyncio.create_task(_cancel_after(lost, asyncio.current_task()))
+    try:
+        yield
+    finally:
+        watch.cancel()
+
+
+async def _cancel_after(lost: threading.Event, task: "asyncio.Task[Any] | None") -> None:
+    while not lost.is_set():
+        await asyncio.sleep(LOSS_LOOK_S)
+    await asyncio.sleep(LOST_GRACE_S)
+    if task is not None:
+        task.cancel()

@@ -57,6 +57,7 @@ class _Child:
         for job, hold in iter(self._jobs.get, None):
             outcome = self._work(job, hold)
             self._hold = None
+            hold.lose("settled")  # a thread that the handler has left behind must not beat for the next message
             self._say(outcome)
 
     def _say(self, news: Ready | Returned | Raised) -> None:

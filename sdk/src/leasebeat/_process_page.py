@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from leasebeat._errors import GiveUp, RetryLater, lease_error
+from leasebeat._fork import reset_in_child
 from leasebeat._messages import LeasedMessage
 from leasebeat._tracked_lease import MAX_DETAIL_BYTES, check_progress, detail_text
 
@@ -22,6 +23,7 @@ NO_PROGRESS = -1
 class Page(ctypes.Structure):
     """What both processes see. The child writes its report, the worker all else."""
 
+    serial: int
     beats: int
     progress: int
     detail: bytes
@@ -30,6 +32,7 @@ class Page(ctypes.Structure):
     ending: int
 
     _fields_ = (
+        ("serial", ctypes.c_uint64),  # of the lease: what an earlier handler has left behind knows another
         ("beats", ctypes.c_int64),
         ("progress", ctypes.c_int64),
         ("detail", ctypes.c_char * (MAX_DETAIL_BYTES + 1)),
@@ -40,6 +43,7 @@ class Page(ctypes.Structure):
 
     def clear(self, valid_until: float) -> None:
         """Make it ready for another lease."""
+        self.serial += 1
         self.beats, self.progress, self.detail, self.detail_sum = 0, NO_PROGRESS, b"", 0
         self.valid_until, self.ending = valid_until, 0
 
@@ -51,13 +55,19 @@ class Page(ctypes.Structure):
 
 
 class PagedHold:
-    """The child's hold on a lease."""
+    """The child's hold on a lease. Once that is over, nothing more is written: the page is for another lease then."""
 
     def __init__(self, page: Page, message_id: str) -> None:
         self.lost = threading.Event()
         self._page = page
+        self._serial = page.serial
         self._message_id = message_id
         self._loss: str | None = None
+        self._lock = threading.Lock()
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may hold the lock for ever."""
         self._lock = threading.Lock()
 
     def note(self, progress: int | None = None, detail: Any = None) -> None:
@@ -70,6 +80,8 @@ class PagedHold:
         check_progress(progress)
         text = None if detail is None else detail_text(detail).encode()
         with self._lock:
+            if self._is_over:
+                return
             if progress is not None:
                 self._page.progress = progress
             if text is not None:
@@ -78,12 +90,13 @@ class PagedHold:
     def move(self) -> bool:
         """Count a beat. The worker looks by itself."""
         with self._lock:
-            self._page.beats += 1
+            if not self._is_over:
+                self._page.beats += 1
         return False
 
     def remaining(self) -> float:
-        """Seconds until the local deadline."""
-        return self._page.valid_until - time.monotonic()
+        """Seconds until the local deadline: none, if the page is another lease's."""
+        return self._page.valid_until - time.monotonic() if self._owns_page else 0.0
 
     def raise_if_lost(self) -> None:
         """Raise why the lease is over, if it is.
@@ -92,14 +105,24 @@ class PagedHold:
             LeaseLostError: The subclass for the reason.
         """
         if self._loss is None and self.remaining() <= 0:
-            self.lose("expired")
+            self.lose("expired" if self._owns_page else "settled")
         if self._loss is not None:
             raise lease_error(self._loss, self._message_id)
 
     def lose(self, status: str) -> None:
         """Let the handler know that the lease is over."""
-        self._loss = self._loss or status
+        with self._lock:
+            self._loss = self._loss or status
         self.lost.set()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._loss is not None or not self._owns_page
+
+    @property
+    def _owns_page(self) -> bool:
+        """Whether no other lease has begun. A process that the handler forked hears of its end in no other way."""
+        return self._page.serial == self._serial
 
 
 # --- to the child

@@ -21,11 +21,12 @@ from typing import Any, Self
 
 from leasebeat._context import Context
 from leasebeat._errors import LeasebeatError
-from leasebeat._handlers import Handler
+from leasebeat._handlers import LOST_GRACE_S, Handler
 from leasebeat._process_child import serve
 from leasebeat._process_page import Job, Lost, Page, Raised, Ready, Returned, Stopping
 from leasebeat._retry import Pauses
 from leasebeat._signals import STOP_SIGNALS
+from leasebeat._task import GiveBack
 from leasebeat._ticker import Ticker
 from leasebeat._tracing import trace_headers
 from leasebeat._tracked_lease import TrackedLease
@@ -35,7 +36,6 @@ _spawning = multiprocessing.get_context("spawn")  # a fork would take the worker
 
 LOOK_S = 0.05  # at what the processes report and are to hear, by one thread for all
 DEATH_LOOK_S = 1.0  # for a death that no pipe tells of, as something that the handler started holds its end
-LOST_GRACE_S = 2.0
 TERM_GRACE_S = 2.0
 EXIT_TIMEOUT_S = 2.0
 START_PATIENCE_S = 120.0  # with a process that starts and does not use the processor, or does not show it
@@ -86,10 +86,10 @@ class ProcessHandlers:
         return ProcessCall(self, self._idle.popleft(), context, tracked)
 
     def sound(self, child: "Child", meanwhile: Callable[[], object] = lambda: None) -> "Child":
-        """The process itself if it can serve, or another one in its place. `meanwhile` is called again and again while that starts.
+        """The process itself if it can serve, or another one in its place. `meanwhile` is called again and again until there is one.
 
         Raises:
-            HandlerProcessError: If there is none before the worker stops.
+            GiveBack: If there is none before the worker stops.
         """
         if child.usable:
             return child
@@ -99,15 +99,17 @@ class ProcessHandlers:
         backoff = Pauses()
         while not self._stopping.is_set():
             try:
-                return self._await_ready(self._start(), meanwhile)
+                another = self._start()
+                if self._await_ready(another, meanwhile):
+                    return another
             except (HandlerProcessError, OSError) as error:
                 _log.warning("A process for handlers could not be started, and is tried again: %s", error)
-                self._stopping.wait(backoff.pause())
-        raise HandlerProcessError("no process is started any more, as the worker stops")
+                self._pause(backoff.pause(), meanwhile)
+        raise GiveBack
 
     def put_back(self, child: "Child") -> None:
         """Keep a process, or another one in its place, for the next message."""
-        with contextlib.suppress(HandlerProcessError):
+        with contextlib.suppress(GiveBack):
             self._idle.append(self.sound(child))
 
     @contextmanager
@@ -124,12 +126,15 @@ class ProcessHandlers:
         """Start the processes, so that no lease runs while its handler is still imported.
 
         Raises:
-            HandlerProcessError: If they do not start.
+            HandlerProcessError: If one dies as it starts, or hangs.
+            OSError: If the system does not allow for so many processes (EAGAIN) or open files (EMFILE).
+            RuntimeError: If it has no thread for what looks at them.
         """
         try:
             self._looks.wake()  # a system that has no thread for it says so now
             for child in [self._start() for _ in range(self._size)]:
-                self._idle.append(self._await_ready(child))
+                self._await_ready(child)
+                self._idle.append(child)
         except BaseException:
             self._end_all()
             raise
@@ -152,14 +157,18 @@ class ProcessHandlers:
         self._children.add(child)
         return child
 
-    def _await_ready(self, child: "Child", meanwhile: Callable[[], object] = lambda: None) -> "Child":
+    def _await_ready(self, child: "Child", meanwhile: Callable[[], object] = lambda: None) -> bool:
         try:
-            child.wait_ready(self._stopping, meanwhile)
+            return child.wait_ready(self._stopping, meanwhile)
         except HandlerProcessError:
             child.kill()
             self._children.discard(child)
             raise
-        return child
+
+    def _pause(self, seconds: float, meanwhile: Callable[[], object]) -> None:
+        until = time.monotonic() + seconds
+        while time.monotonic() < until and not self._stopping.wait(LOOK_S):
+            meanwhile()
 
     def _end_all(self) -> None:
         """Let idle processes end by themselves, and kill what does not."""
@@ -197,6 +206,7 @@ class ProcessCall:
         Raises:
             HandlerProcessError: If its process dies.
             CancelledError: If its process is ended.
+            GiveBack: If there was no process for it before the worker stopped, so that it never ran.
         """
         try:
             outcome = self._outcome()
@@ -329,8 +339,10 @@ class Child:
         """Whether the worker has told it to end."""
         return bool(self.page.ending)
 
-    def wait_ready(self, stopping: threading.Event, meanwhile: Callable[[], object]) -> None:
+    def wait_ready(self, stopping: threading.Event, meanwhile: Callable[[], object]) -> bool:
         """Wait until it can serve, or the worker stops. A slow import may take its time, as long as it is seen to use the processor.
+
+        Returns whether it can serve.
 
         Raises:
             HandlerProcessError: If it dies instead, or hangs.
@@ -338,7 +350,9 @@ class Child:
         moved_at = time.monotonic()
         tell_at = moved_at + LONG_START_S
         used = self._processor_time()
-        while not stopping.is_set() and not isinstance(self.hear(LOOK_S), Ready):
+        while not stopping.is_set():
+            if isinstance(self.hear(LOOK_S), Ready):
+                return True
             meanwhile()
             now, before, used = time.monotonic(), used, self._processor_time()
             moved_at = now if used != before else moved_at
@@ -349,6 +363,7 @@ class Child:
             if now > tell_at:
                 _log.warning("A process for handlers has been starting for more than %.0f s: it imports the handler", LONG_START_S)
                 tell_at = math.inf
+        return False
 
     def begin(self, job: Job, valid_until: float) -> None:
         """Have it work on a message."""

@@ -64,8 +64,8 @@ class StoppableThread:
                 return
             stop = Stop()
             thread = threading.Thread(target=work, args=(stop,), name=self._name, daemon=True)
+            self._run = _Run(thread, stop)  # before it starts, as the first thing it does may be to stop
             thread.start()
-            self._run = _Run(thread, stop)
 
     def stop(self, *, wait: bool, timeout: float) -> None:
         """Tell the thread to stop, and wait for its end at most `timeout` seconds. From within the thread it does not wait."""
@@ -73,7 +73,7 @@ class StoppableThread:
         if run is None:
             return
         run.stop.give()
-        if wait and run.thread is not threading.current_thread():
+        if wait and run.thread.is_alive() and run.thread is not threading.current_thread():
             run.thread.join(timeout)
 
     def after_fork(self) -> None:

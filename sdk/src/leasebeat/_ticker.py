@@ -59,30 +59,28 @@ class Ticker:
         if self.is_current:
             self._stalls_at = time.monotonic() + seconds
 
-    def mend(self) -> bool:
-        """Start the thread anew if it has died, or if its step takes longer than it is allowed. Returns whether that was so.
+    def mend(self) -> None:
+        """Start the thread anew if it has died, or if its step takes longer than it is allowed.
 
         For whoever watches it, from another thread. A stalled thread ends itself as soon as its step returns.
         """
         with self._lock:
             thread = self._thread
             if thread is None or self._closed or (thread.is_alive() and time.monotonic() < self._stalls_at):
-                return False
+                return
             _log.error("The thread %s %s and is started anew", self._name, "stalls" if thread.is_alive() else "has died")
             if self._on_mend is not None:
                 self._on_mend()
             self._launch()
         self._woken.set()
-        return True
 
-    def close(self) -> bool:
-        """End the thread. Returns whether it has ended in time."""
+    def close(self) -> None:
+        """End the thread. A step that hangs is not waited for."""
         self._closed = True
         self._woken.set()
-        if self._thread is None:
-            return True
-        self._thread.join(JOIN_TIMEOUT_S)
-        return not self._thread.is_alive()
+        thread = self._thread
+        if thread is not None and thread.is_alive():  # the system may have had no thread to start
+            thread.join(JOIN_TIMEOUT_S)
 
     def after_fork(self) -> None:
         """A child has no thread until somebody wakes it there."""

@@ -79,7 +79,7 @@ class Worker:
         concurrency: int = 1,
         wait: float = 20.0,
         visibility_timeout: float | None = None,
-        drain_timeout: float = 30.0,
+        drain_timeout: float = 20.0,
         processes: bool = False,
         health_port: int | None = None,
         health_host: str = "",
@@ -90,13 +90,16 @@ class Worker:
         Args:
             service: A client, or the address of the service.
             queues: The queue to work on, or several, the one preferred first.
-            handler: Called with the message and a `Context`: in a thread, or in an event loop if it is a coroutine function.
+            handler: Called with the message and a `Context`: in a thread, or in an event loop if it is a coroutine function. A coroutine
+                that goes on after its lease is lost is cancelled after 2 s.
             worker_id: Who works, for people and figures. Host, process and a random part if left out.
             version: Which version of the work it does, for the registry. That of this SDK if left out.
             concurrency: How many messages to work on at once, 1 to 1000. No more than these are ever leased.
             wait: Seconds that a claim waits for work, at most 50. With several queues, 1 second at most.
             visibility_timeout: Length of the leases in seconds. None takes the queue's.
-            drain_timeout: Seconds that handlers have to finish once the worker stops. What is left then is released.
+            drain_timeout: Seconds that handlers have to finish once the worker stops. What is left then is released, which may take
+                some seconds more. So let it be some 10 s shorter than what the platform gives a process between SIGTERM and SIGKILL, which
+                is 30 s in Kubernetes.
             processes: Run handlers in processes, `concurrency` of them, each for one message after another: for work that keeps the
                 interpreter busy. The handler must be importable by name. A process whose lease is lost, or that is not done when the
                 drain ends, is ended. POSIX only.
@@ -148,8 +151,8 @@ class Worker:
         Raises:
             NotFoundError: If no queue exists.
             InvalidRequestError: If the service refuses the settings.
-            RuntimeError: If it has run before.
-            OSError: If the health port is taken.
+            RuntimeError: If it has run before, or the system has no thread for it.
+            OSError: If the health port is taken, or the system has no process (EAGAIN) or open file (EMFILE) for it.
             LeasebeatError: If the processes for handlers do not start.
         """
         with self._changed:

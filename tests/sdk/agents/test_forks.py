@@ -31,8 +31,18 @@ def fork_and_exit(_params: dict[str, Any], *, context: ToolContext) -> ToolResul
     return ToolResult.ok(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
-@pytest.mark.parametrize("handler", [fork_and_let_go_on, fork_and_exit])
-def test_a_child_ends_where_its_tool_does(handler: Any) -> None:
+def fork_and_fail(_params: dict[str, Any], *, context: ToolContext) -> ToolResult[int]:
+    """The same, but the child fails."""
+    child = os.fork()
+    if child == 0:
+        raise OSError("in the child")
+    return ToolResult.ok(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
+
+@pytest.mark.parametrize(
+    ("handler", "status", "trace"), [(fork_and_let_go_on, 0, ""), (fork_and_exit, 3, ""), (fork_and_fail, 1, "OSError: in the child\n")]
+)
+def test_a_child_ends_where_its_tool_does(handler: Any, status: int, trace: str, capfd: pytest.CaptureFixture[str]) -> None:
     parent, heard = os.getpid(), list[int]()
     heartbeat = Heartbeat()
     heartbeat.add_callback(lambda: heard.append(os.getpid()))
@@ -42,7 +52,9 @@ def test_a_child_ends_where_its_tool_does(handler: Any) -> None:
     finally:
         if os.getpid() != parent:
             os._exit(7)  # it must not go on with these tests
-    assert result == ToolResult.ok(0)
+    assert result == ToolResult.ok(status)
+    said = capfd.readouterr().err
+    assert (said.startswith("Traceback"), said.endswith(trace)) == (bool(trace), True)
     assert heard == [parent] * 2
 
 

@@ -5,13 +5,14 @@
 import json
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from sdk.conftest import Clock
 
-from leasebeat import Heartbeat, LeaseExpiredError, LeaseExtender, LeaseExtenderConfig
+from leasebeat import GiveUp, Heartbeat, LeaseExpiredError, LeaseExtender, LeaseExtenderConfig
 from leasebeat.agents import (
     Deadline,
     DeadlineExceededError,
@@ -114,6 +115,26 @@ def test_it_beats_after_a_tool_that_fails_too() -> None:
 
     assert run(handle, '{"left": 6, "right": 7}', heartbeat=heartbeat) == ToolResult.error("OSError: disk full")
     assert heard == ["beat", "beat"]
+
+
+@pytest.mark.scar(12)
+@pytest.mark.parametrize("raises", [False, True])
+def test_who_a_tool_leaves_behind_does_not_beat_for_what_comes_next(raises: bool) -> None:
+    heartbeat, left = Heartbeat(), list[ToolContext]()
+    heard = heard_beats(heartbeat)
+
+    def handle(_params: Product, *, context: ToolContext) -> ToolResult[int]:
+        left.append(context)
+        context.beat()
+        if raises:
+            raise GiveUp("enough")
+        return ToolResult.ok(1)
+
+    with suppress(GiveUp):
+        run(handle, '{"left": 6, "right": 7}', heartbeat=heartbeat)
+    before = len(heard)
+    left[0].beat()
+    assert (before, len(heard)) == (2 + (not raises), before)
 
 
 def test_a_tool_gets_its_parameters_and_its_context() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from leasebeat._fork import reset_in_child
 from leasebeat._lease_extender import on_extension
 
 
@@ -35,6 +36,11 @@ class ToolCounters:
         """Start at nothing."""
         self._lock = threading.Lock()
         self._counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may hold the lock for ever."""
+        self._lock = threading.Lock()
 
     def add(self, tool: str, **amounts: int) -> None:
         """Add to the counts of a tool, each by its name in `ToolCounts`."""

@@ -105,11 +105,12 @@ class EvalLoopConfig:
 
     Attributes:
         lease_extender: How beats extend the lease of the sample in hand.
-        drain_timeout: Seconds that the sample in hand has to finish once the loop stops. Then it is given back.
+        drain_timeout: Seconds that the sample in hand has to finish once the loop stops. Then it is given back. Let it be some 10 s shorter
+            than what the platform gives a process to end.
     """
 
     lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
-    drain_timeout: float = 30.0
+    drain_timeout: float = 20.0
 
 
 Evaluator = Callable[[OutputT, ExpectedT], Score]

@@ -78,14 +78,15 @@ class MainLoopConfig:
         budget: Tokens that each request may use. None: no limit.
         resources: What tools work with, each by its type. A prompt's own come before these.
         lease_extender: How beats extend the lease of the request in hand.
-        drain_timeout: Seconds that the request in hand has to finish once the loop stops. Then it is given back.
+        drain_timeout: Seconds that the request in hand has to finish once the loop stops. Then it is given back. Let it be some 10 s
+            shorter than what the platform gives a process to end.
     """
 
     deadline: float | None = None
     budget: Budget | None = None
     resources: Mapping[type[object], object] | None = None
     lease_extender: LeaseExtenderConfig = field(default_factory=LeaseExtenderConfig)
-    drain_timeout: float = 30.0
+    drain_timeout: float = 20.0
 
 
 class MainLoop(MailboxLoop[MainLoopRequest[UserRequestT], MainLoopResult[OutputT]], Generic[UserRequestT, OutputT]):

@@ -55,9 +55,11 @@ class ToolExecutor:
         heartbeat.beat_now()
         if context.deadline is not None:
             context.deadline.check()  # after the beat, from which it may hear that the lease is lost
-        with ending_children():
+        try:
             result = _run(tool, call, replace(context, heartbeat=heartbeat))
-        heartbeat.beat_now()
+            heartbeat.beat_now()
+        finally:
+            heartbeat.end()
         self._counters.add(tool.name, calls=1, failures=0 if result.success else 1)
         return result
 
@@ -68,7 +70,8 @@ def _run(tool: Tool, call: ToolCall, context: ToolContext) -> ToolResult[Any]:
     except Exception as error:  # noqa: BLE001 - what the model wrote is the model's to mend
         return ToolResult.error(f"the arguments are wrong: {error}")
     try:
-        result = tool.handler(params, context=context)
+        with ending_children():
+            result = tool.handler(params, context=context)
     except (GiveUp, RetryLater, WorkInterruptedError):
         raise  # these are about the message, not for the model
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a tool that fails, or exits, does not end the agent
@@ -108,7 +111,8 @@ class _ToolHeartbeat(Heartbeat):
 
     def patience(self) -> float:
         """As the heartbeat says that beats are passed on to."""
-        return math.inf if self._request is None else self._request.patience()
+        request = self._request
+        return math.inf if request is None else request.patience()
 
     def beat(self) -> None:
         """Record a beat, and pass it on if it is time."""
@@ -121,6 +125,10 @@ class _ToolHeartbeat(Heartbeat):
         self._record()
         self._take_turn(early=True)
         self._pass_on()
+
+    def end(self) -> None:
+        """Pass on no more: a thread that the tool has left behind must not beat for what comes after it."""
+        self._request = None
 
     def _record(self) -> None:
         super().beat()
@@ -135,6 +143,7 @@ class _ToolHeartbeat(Heartbeat):
             return True
 
     def _pass_on(self) -> None:
-        if self._request is not None:
+        request = self._request
+        if request is not None:
             with self._counters.beating(self._tool.name):
-                self._request.beat()
+                request.beat()

@@ -4,6 +4,7 @@ import threading
 
 from leasebeat._context import Context
 from leasebeat._errors import LeaseLostError
+from leasebeat._fork import reset_in_child
 from leasebeat._heartbeat import Heartbeat
 
 
@@ -15,6 +16,11 @@ class Pulse:
         self._lost = lost
         self._lock = threading.Lock()
         self._events = 0
+        reset_in_child(self)
+
+    def after_fork(self) -> None:
+        """Another thread of the parent may hold the lock for ever."""
+        self._lock = threading.Lock()
 
     @property
     def may_block(self) -> bool:

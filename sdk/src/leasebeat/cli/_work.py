@@ -25,7 +25,10 @@ def work(
     queue: Annotated[str, typer.Argument(help="The queue to work on.")],
     command: Annotated[list[str], typer.Argument(help="The program to run for each message, with its arguments, after --.")],
     *,
-    more_queues: Annotated[list[str] | None, typer.Option("--queue", help="Another queue, asked in turn. May be repeated.")] = None,
+    more_queues: Annotated[
+        list[str] | None,
+        typer.Option("--queue", help="Another queue, asked only when those before it have nothing ready. May be repeated."),
+    ] = None,
     concurrency: Annotated[int, typer.Option(help="How many messages to work on at once, 1 to 1000.")] = 1,
     worker_id: Annotated[str | None, typer.Option(help="Who works. Host, process and a random part if left out.")] = None,
     visibility_timeout: Annotated[float | None, typer.Option(help="Length of the leases in seconds, in place of the queue's.")] = None,
