@@ -6,21 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from http import HTTPStatus
 from typing import Any
 
 from leasebeat._beat_sender import BeatSender
 from leasebeat._client import Client
 from leasebeat._context import Context
-from leasebeat._errors import (
-    ApiError,
-    GiveUp,
-    InvalidRequestError,
-    LeasebeatError,
-    LeaseLostError,
-    RetryLater,
-    ServiceUnreachableError,
-)
+from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater
 from leasebeat._failure import failure_text
 from leasebeat._fork import ending_children
 from leasebeat._handlers import HandlerCall
@@ -31,15 +22,6 @@ from leasebeat._tracing import processing
 from leasebeat._tracked_lease import TrackedLease
 
 _log = logging.getLogger(__name__)
-
-_PASSING = {
-    HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.TOO_EARLY,
-    HTTPStatus.TOO_MANY_REQUESTS,
-    HTTPStatus.BAD_GATEWAY,
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    HTTPStatus.GATEWAY_TIMEOUT,
-}
 
 FLUSH_TIMEOUT_S = 2.0
 LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has leased the message, so finished work is worth some tries
@@ -210,9 +192,9 @@ class Task:
             except InvalidRequestError:
                 raise
             except LeasebeatError as error:
-                beating = _is_passing(error) or (time.monotonic() < beaten_until and not _is_refused(error))
-                pause = backoff.pause(getattr(error, "retry_after", None))
-                if not self._wait(pause, 0.0 if _is_turned_away(error) else grace, beating=beating):
+                beating = error.passing or (time.monotonic() < beaten_until and not _is_refused(error))
+                pause = backoff.pause(error.retry_after)
+                if not self._wait(pause, 0.0 if error.turned_away else grace, beating=beating):
                     _log.warning("The %s of message %s is given up: %s", verb, self.tracked.message_id, error)
                     return
                 _log.log(level, "The %s of message %s failed and is repeated: %s", verb, self.tracked.message_id, error)
@@ -249,17 +231,6 @@ class Task:
         _log.info("Handler of message %s stopped: %s", self.tracked.message_id, loss or "released", exc_info=None if own else error)
 
 
-def _is_passing(error: LeasebeatError) -> bool:
-    """Whether the service, or what is in front of it, did not answer or could not serve."""
-    return isinstance(error, ServiceUnreachableError) or getattr(error, "status", None) in _PASSING
-
-
 def _is_refused(error: LeasebeatError) -> bool:
     """Whether the call was answered, and may well be answered so again."""
-    return _is_turned_away(error) or getattr(error, "code", None) == "row-refused"
-
-
-def _is_turned_away(error: LeasebeatError) -> bool:
-    """Whether the call was wrong in the eyes of the service, or of something in front of it."""
-    wrong = isinstance(error, ApiError) and HTTPStatus.BAD_REQUEST <= error.status < HTTPStatus.INTERNAL_SERVER_ERROR
-    return wrong and not _is_passing(error)
+    return error.turned_away or getattr(error, "code", None) == "row-refused"

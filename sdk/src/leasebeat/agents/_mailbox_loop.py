@@ -268,7 +268,7 @@ class MailboxLoop(ABC, Generic[RequestT, ResultT]):
             except (LeaseLostError, InvalidRequestError, NotFoundError):
                 raise
             except LeasebeatError as error:
-                pause = backoff.pause(getattr(error, "retry_after", None))
+                pause = backoff.pause(error.retry_after)
                 if in_hurry or time.monotonic() + pause >= message.valid_until:
                     raise
                 _log.warning("A call for message %s failed and is repeated: %s", message.id, error)
