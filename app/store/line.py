@@ -101,7 +101,7 @@ class Line:
         self._place = Place(queue.shard, queue.id, wanted)
         self._aside = Aside()
         self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
-        self._unasked: dict[_Caller, None] = {}  # those of them who may have leases by their names, for all that is known
+        self._unasked: dict[_Caller, None] = {}  # those of them whose names are to be asked: they may have leases by them
         self._namesakes: WeakValueDictionary[ClaimName, set[_Caller]] = WeakValueDictionary()
         self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that was served, as more may be ready
         self._claimed = False  # since it last looked below the floors

@@ -53,6 +53,17 @@ def test_a_message_that_cannot_be_leased_is_set_aside_and_the_rest_is_delivered(
     assert "Traceback" not in server.log
 
 
+@pytest.mark.scar(35)
+@pytest.mark.rule(10)
+def test_a_message_that_has_a_lease_though_it_is_ready_is_set_aside_too(start_server: Callable[..., Server], database_url: str) -> None:
+    server = start_server()
+    leased, sound = server.api.send("default", "leased", "sound")
+    server.api.claim_one("default", "one")
+    execute(database_url, "update message set status = 'pending', ended_by = 'released' where id = $1", int(leased))
+    assert [lease["message"]["id"] for lease in server.api.claim("default", "other", max_messages=2)] == [sound]
+    assert server.log.count("row set aside") == 1
+
+
 @pytest.mark.scar(34, 35)
 @pytest.mark.rule(10)
 def test_a_message_that_cannot_be_leased_slows_those_before_it_little_and_nobody_is_told_that_none_is_ready(
