@@ -30,6 +30,7 @@ from app.store.queues import QueueRef
 _BATCH_SLOTS = 1000
 _FIRST_BATCH_CALLERS = 16
 _REMEMBERED_CLAIMS = 1000
+_MOST_SET_ASIDE = 4  # for one caller at a time: else one that does not wait would, if Postgres refuses whatever is ready
 _CLAIM_NAMES = "lease_of_worker"
 """The index by which a claim id has one set of leases."""
 
@@ -63,7 +64,9 @@ class _Caller:
     tried_at: float = field(default_factory=time.monotonic)
     answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
-    stuck: bool = False  # its claim id has leases that it cannot be told of
+    stuck: bool = (
+        False  # it has none this time, whatever is ready: its claim id has leases that it cannot be told of, or too much is refused
+    )
     namesakes: "set[_Caller]" = field(default_factory=set)  # all who stand in line under its name, if it has one
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
@@ -377,16 +380,26 @@ class Line:
         return grants
 
     async def _grant_alone(self, caller: _Caller) -> Claimed | Exception:
-        """Grant leases to one caller: half as many whenever Postgres refuses, down to the one message that it refuses (design rule 10)."""
+        """Grant leases to one caller. Messages that cannot be leased are set aside; whoever meets many of them has none, this time."""
+        for _ in range(_MOST_SET_ASIDE):
+            try:
+                return await self._grant_some(caller)
+            except asyncpg.PostgresError as error:
+                if error.constraint_name == _CLAIM_NAMES:
+                    return await self._find(caller)
+                await self._set_aside(error)
+        caller.stuck = True
+        return caller.claimed([])
+
+    async def _grant_some(self, caller: _Caller) -> Claimed:
+        """Grant leases, half as many whenever Postgres refuses. If it refuses a single one, that message is the culprit."""
         most = caller.claim.max_messages
         while True:
             try:
                 (grant,) = await self._claim([replace(caller.claim, max_messages=most)])
             except asyncpg.PostgresError as error:
-                if error.constraint_name == _CLAIM_NAMES:
-                    return await self._find(caller)
-                if most == 1:
-                    return await self._set_aside(caller, error)
+                if most == 1 or error.constraint_name == _CLAIM_NAMES:
+                    raise
                 most //= 2
             else:
                 cut = len(grant.leases) == most < caller.claim.max_messages
@@ -398,12 +411,11 @@ class Line:
         caller.stuck = caller not in found
         return found.get(caller, caller.claimed([]))
 
-    async def _set_aside(self, caller: _Caller, error: asyncpg.PostgresError) -> Claimed:
-        """Leave the message alone that cannot be leased. The caller has its turn again: more may be ready for it."""
+    async def _set_aside(self, error: asyncpg.PostgresError) -> None:
+        """Leave the message alone that could not be leased."""
         culprit = await first_ready(self._serving.pool, self._place, self._aside.ids())
         if culprit is None:
             raise error  # for no row's sake
         self._aside.put(culprit)
         log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
         self.wake()
-        return caller.claimed([], short=True)

@@ -53,6 +53,17 @@ def test_a_message_that_cannot_be_leased_is_set_aside_and_the_rest_is_delivered(
     assert "Traceback" not in server.log
 
 
+@pytest.mark.rule(10)
+def test_where_postgres_refuses_whatever_is_ready_a_claim_that_does_not_wait_is_answered(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    ids = server.api.send("default", *range(20))
+    refuse_lease(database_url, f"any (array[{', '.join(ids)}])")
+    assert server.api.claim("default", max_messages=20) == []
+    assert 0 < server.log.count("row set aside") < len(ids)
+
+
 @pytest.mark.scar(35)
 @pytest.mark.rule(10)
 def test_a_message_that_has_a_lease_though_it_is_ready_is_set_aside_too(start_server: Callable[..., Server], database_url: str) -> None:
