@@ -186,7 +186,7 @@ class GrantedLease(NamedTuple):
 
 @dataclass(slots=True)
 class Granted:
-    """What a call got. `drain` tells that its worker is to stop taking work, `short` that the messages were too large for all it wants."""
+    """What a call got. `drain` tells that its worker is to stop taking work, `short` that it was cut short: more may be ready for it."""
 
     leases: list[GrantedLease] = field(default_factory=list)
     drain: bool = False
@@ -211,7 +211,7 @@ class Place:
 async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collection[int]) -> list[Granted]:
     """Grant leases to the calls in order, as far as ready messages and the queue's limit go, and an answer's size.
 
-    Messages set `aside` are left alone. Whatever fails after some leases are granted only ends the call early: they are committed.
+    Messages set `aside` are left alone. Whatever fails after some leases are granted only cuts the calls short: they are committed.
 
     Raises:
         QueueGoneError: the queue has been deleted.
@@ -226,9 +226,10 @@ async def claim(pool: Pool, place: Place, claims: Sequence[Claim], aside: Collec
         try:
             rows = await _run(pool, place, [claims[call].worker_id for call, _ in slots], aside, *_columns(claims, slots))
         except (asyncpg.PostgresError, StoreError):
-            if any(each.leases for each in granted):
-                break
-            raise
+            if not any(each.leases for each in granted):
+                raise
+            _cut_short(slots, granted)
+            break
         if not rows:
             raise QueueGoneError(place.queue_id)
         terms = _Terms(**json.loads(rows[0]["terms"]))
@@ -294,7 +295,7 @@ def _served(slots: list[tuple[int, int]], terms: _Terms, granted: list[Granted])
 
 
 def _cut_short(slots: list[tuple[int, int]], granted: list[Granted]) -> None:
-    """Note whose call has slots left that there may be messages for: those that came are too large to have more with them."""
+    """Note whose call has slots left that there may be messages for: those that came are too large to have more with them, or it failed."""
     for call, _ in slots:
         granted[call].short = True
 

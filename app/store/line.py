@@ -3,13 +3,19 @@
 Whenever the queue may have ready messages, one statement serves the head of the line, and others those behind, as long as all whom they
 try for are served. If one could not serve all, nothing is ready for those who stood in line before it ran: whoever of them does not want
 to wait is sent away empty.
+
+Whoever has a name may have leases by it already, wherever in the line it stands. So all names are asked, those that came meanwhile
+together, and before that nobody is sent away empty.
 """
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
+from weakref import WeakValueDictionary
 
 import asyncpg
 import structlog
@@ -24,6 +30,9 @@ from app.store.queues import QueueRef
 _BATCH_SLOTS = 1000
 _FIRST_BATCH_CALLERS = 16
 _REMEMBERED_CLAIMS = 1000
+_MOST_SET_ASIDE = 4  # for one caller at a time: else one that does not wait would, if Postgres refuses whatever is ready
+_CLAIM_NAMES = "lease_of_worker"
+"""The index by which a claim id has one set of leases."""
 
 log = structlog.get_logger(__name__)
 
@@ -34,7 +43,7 @@ class Claimed:
 
     `tried_at` is the moment (monotonic, in seconds) that the leases' times are at least as late as. `repeated` tells that an earlier
     call of the same name was granted them, `drain` that the worker is to stop taking work, `short` that more may be ready for it: what came
-    is as much as one answer holds.
+    is as much as one answer holds, or as Postgres did not refuse.
     """
 
     queue: QueueRef
@@ -55,7 +64,10 @@ class _Caller:
     tried_at: float = field(default_factory=time.monotonic)
     answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
-    stuck: bool = False  # its claim id has leases that it cannot be told of
+    stuck: bool = (
+        False  # it has none this time, whatever is ready: its claim id has leases that it cannot be told of, or too much is refused
+    )
+    namesakes: "set[_Caller]" = field(default_factory=set)  # all who stand in line under its name, if it has one
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain, short)
@@ -92,20 +104,27 @@ class Line:
         self._place = Place(queue.shard, queue.id, wanted)
         self._aside = Aside()
         self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
+        self._unasked: dict[_Caller, None] = {}  # those of them whose names are to be asked: they may have leases by them
+        self._namesakes: WeakValueDictionary[ClaimName, set[_Caller]] = WeakValueDictionary()
         self._batch_callers = _FIRST_BATCH_CALLERS  # more after each batch that was served, as more may be ready
         self._claimed = False  # since it last looked below the floors
         self._woken = asyncio.Event()
         self._server: asyncio.Task[None] | None = None
-        self._dry = False  # some have been tried for in vain, and nothing has become ready since
+        self._dry = False  # some have been tried for in vain, and nothing has become ready since, nor has anybody come who does not wait
+        self._look_at = 0.0  # when it tries again all the same (monotonic, in seconds)
         self.turn = turn  # all lines of a queue have one: leases are granted, or given back, but never both at once
         self._inherited: deque[ClaimName] = deque(maxlen=_REMEMBERED_CLAIMS)  # calls whose leases a repeated one has got
 
     async def stand(self, wanted: Claim, wait: float) -> Claimed:
         caller = _Caller(self._queue, wanted, patient=wait > 0)
         self.callers[caller] = None
+        if wanted.name:
+            caller.namesakes = self._namesakes.setdefault(wanted.name, caller.namesakes)
+            caller.namesakes.add(caller)
+            self._unasked[caller] = None
         if not caller.patient:
-            self._impatient[caller] = None
-        if not (self._dry and caller.patient and wanted.name is None):  # else there is nothing to be had, but maybe by its name
+            self._hurry(caller)
+        elif wanted.name or not self._dry:  # else there is nothing to be had
             self._woken.set()
         if self._server is None:
             self._server = asyncio.create_task(self._serve(), name=f"claims for queue {self._queue.id}")
@@ -178,76 +197,87 @@ class Line:
                 self._lose_patience(caller)
         self.wake()
 
+    def _hurry(self, caller: _Caller) -> None:
+        """Have a caller answered by the next look at the queue."""
+        self._impatient[caller] = None
+        self.wake()
+
     def _lose_patience(self, caller: _Caller) -> None:
-        """End the wait, unless a statement is already under way for this call: then its outcome decides."""
+        """End the wait, unless a statement is already under way for this call, or is to ask for its name: then its outcome decides."""
         caller.patient = False
-        if not caller.in_hand:
-            self._settle(caller, Claimed(self._queue, [], caller.tried_at))
+        if caller.in_hand:
+            return
+        if caller in self._unasked:
+            self._hurry(caller)
+        else:
+            self._settle(caller, caller.claimed([]))
 
     def _settle(self, caller: _Caller, outcome: Claimed | Exception) -> None:
-        """Answer a caller, who leaves the line."""
+        """Answer a caller, who leaves the line. If it has leases, they are its namesakes' too."""
         self._leave(caller)
         if caller.answer.done():
             return
         if isinstance(outcome, Exception):
             caller.answer.set_exception(outcome)
-        else:
-            caller.answer.set_result(outcome)
+            return
+        caller.answer.set_result(outcome)
+        if outcome.leases:
+            self._unasked.update(dict.fromkeys(caller.namesakes))
 
     def _leave(self, caller: _Caller) -> None:
-        self.callers.pop(caller, None)
-        self._impatient.pop(caller, None)
+        for standing in (self.callers, self._impatient, self._unasked):
+            standing.pop(caller, None)
+        caller.namesakes.discard(caller)
 
     async def _serve(self) -> None:
         try:
             while self.callers:
                 self._woken.clear()
                 all_served = await self._serve_batch()
-                if self.callers and not all_served:
+                if self.callers and not (all_served or self._unasked):
                     await self._nap()
         finally:
             self._server = None
             self._dry = False
 
     async def _nap(self) -> None:
-        try:
-            await asyncio.wait_for(self._woken.wait(), self._serving.poll)
-        except TimeoutError:
-            return
+        """Rest until woken, or until it is time to look at the queue."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), self._look_at - time.monotonic())
 
     async def _serve_batch(self) -> bool:
-        """Serve the head of the line. Returns whether more may be ready: everybody in it got all there is for them."""
+        """Serve the head of the line, if there may be something to be had, and whoever has leases by its name.
+
+        Returns whether more may be ready: everybody at the head got all there is for them.
+        """
         impatient = list(self._impatient)
-        batch = self._head()
-        try:
-            async with self.turn:
-                outcomes: Sequence[Claimed | Exception] = await self._grant(batch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for
-            outcomes = [error] * len(batch)
-        finally:
-            for caller in batch:
-                caller.in_hand = False
-        pairs = list(zip(batch, outcomes, strict=True))
-        untaken = [outcome for caller, outcome in pairs if caller.answer.done() and isinstance(outcome, Claimed)]
-        for caller, outcome in pairs:
+        batch, askers = self._head(), self._askers()
+        self._dry = self._dry or bool(batch)  # unless it is woken meanwhile
+        outcomes = await self._outcomes(batch, askers)
+        for caller in (*batch, *askers):
+            caller.in_hand = False
+            self._unasked.pop(caller, None)
+        untaken = [outcome for caller, outcome in outcomes.items() if caller.answer.done() and isinstance(outcome, Claimed)]
+        for caller, outcome in outcomes.items():
             self._answer(caller, outcome)
         await self.give_back(*untaken)
-        if all(caller.stuck or caller.is_served_by(outcome) for caller, outcome in pairs):
-            self._batch_callers = min(_BATCH_SLOTS, 2 * self._batch_callers)
-            stuck = [caller for caller in batch if caller.stuck]
-            self._put_last(stuck)
-            return len(stuck) < len(batch)
+        if batch:
+            self._look_at = time.monotonic() + self._serving.poll
+            if all(caller.stuck or caller.is_served_by(outcomes[caller]) for caller in batch):
+                return self._go_on(batch)
         self._batch_callers = _FIRST_BATCH_CALLERS
-        self._dry = not self._woken.is_set()
-        names = {caller.claim.name for caller in batch if caller.claim.name}
         for caller in (*batch, *impatient):
-            if caller.patient:
-                continue
-            if caller.claim.name in names and caller not in batch:
-                self.wake()  # it is to find the leases of its namesake
-            else:
-                self._settle(caller, Claimed(self._queue, [], caller.tried_at))
+            if not caller.patient and caller not in self._unasked:
+                self._settle(caller, caller.claimed([]))
         return False
+
+    def _go_on(self, served: list[_Caller]) -> bool:
+        """Let a larger batch follow one that was served. Returns whether somebody in it was, who was not stuck."""
+        self._dry = False
+        self._batch_callers = min(_BATCH_SLOTS, 2 * self._batch_callers)
+        stuck = [caller for caller in served if caller.stuck]
+        self._put_last(stuck)
+        return len(stuck) < len(served)
 
     def _put_last(self, callers: list[_Caller]) -> None:
         """Let those of them who still wait stand at the end, so that they keep nobody from being served."""
@@ -257,8 +287,13 @@ class Line:
                 self.callers[caller] = None
 
     def _head(self) -> list[_Caller]:
-        """Take callers in hand, as many as one statement serves. Of several with one name, one: the others will find its leases."""
+        """Take callers in hand, as many as one statement serves. Of several with one name, one: the others will find its leases.
+
+        Nobody as long as the line is dry.
+        """
         batch: list[_Caller] = []
+        if self._dry and time.monotonic() < self._look_at:
+            return batch
         names: set[ClaimName] = set()
         slots = 0
         for caller in self.callers:
@@ -274,17 +309,52 @@ class Line:
                 names.add(caller.claim.name)
         return batch
 
+    def _askers(self) -> list[_Caller]:
+        """Return others whose names are to be asked, as many as one statement looks up."""
+        askers = list(islice((caller for caller in self._unasked if not caller.in_hand), _BATCH_SLOTS))
+        for caller in askers:
+            caller.tried_at = time.monotonic()
+        return askers
+
     def _answer(self, caller: _Caller, outcome: Claimed | Exception) -> None:
         """Answer a caller, unless there is nothing to tell and it waits on, for messages or for its turn."""
         if isinstance(outcome, Exception) or outcome.leases or outcome.drain or not (caller.patient or outcome.short):
             self._settle(caller, outcome)
 
+    async def _outcomes(self, batch: list[_Caller], askers: list[_Caller]) -> dict[_Caller, Claimed | Exception]:
+        """Ask for the names of all, and grant leases to those in the batch who have none. Tells nothing of askers who have none."""
+        outcomes: dict[_Caller, Claimed | Exception] = {}
+        tried = [*batch, *askers]
+        try:
+            async with self.turn:
+                outcomes |= await self._ask(tried)
+                tried = [caller for caller in batch if caller not in outcomes]
+                outcomes |= zip(tried, await self._grant(tried), strict=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for
+            outcomes |= dict.fromkeys(tried, error)
+        return outcomes
+
+    async def _ask(self, callers: Sequence[_Caller]) -> dict[_Caller, Claimed | Exception]:
+        """Return the leases of those who have some by their names; if Postgres refuses, ask in halves (design rule 10)."""
+        named = [(caller, caller.claim.name) for caller in callers if caller.claim.name]
+        if not named:
+            return {}
+        try:
+            known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, [name for _, name in named])
+        except asyncpg.PostgresError as error:
+            if len(named) == 1:
+                return {named[0][0]: error}
+            middle = len(callers) // 2
+            return await self._ask(callers[:middle]) | await self._ask(callers[middle:])
+        self._inherited.extend(known)
+        return {caller: caller.claimed(known[name], repeated=True) for caller, name in named if name in known}
+
     async def _grant(self, batch: list[_Caller]) -> Sequence[Claimed | Exception]:
         """Grant leases to the callers; if Postgres refuses, to each by itself, so that none pays for another (design rule 10)."""
-        try:
-            return await self._grant_together(batch)
-        except asyncpg.PostgresError:
-            return await self._grant_by_turns(batch)
+        if len(batch) > 1:
+            with contextlib.suppress(asyncpg.PostgresError):
+                return await self._grant_together(batch)
+        return await self._grant_by_turns(batch)
 
     async def _grant_by_turns(self, batch: list[_Caller]) -> list[Claimed | Exception]:
         """Grant leases to each caller by itself. What ends this early is told to those who are left: the others have their leases."""
@@ -299,20 +369,8 @@ class Line:
         return outcomes
 
     async def _grant_together(self, batch: list[_Caller]) -> list[Claimed]:
-        """Grant leases, to those whose claim id has leases already the same ones."""
-        names = [caller.claim.name for caller in batch if caller.claim.name]
-        known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, names) if names else {}
-        self._inherited.extend(known)
-        fresh = [caller.claim for caller in batch if caller.claim.name not in known]
-        grants = iter(await self._claim(fresh) if fresh else ())
-
-        def answer(caller: _Caller) -> Claimed:
-            if caller.claim.name in known:
-                return caller.claimed(known[caller.claim.name], repeated=True)
-            grant = next(grants)
-            return caller.claimed(grant.leases, drain=grant.drain, short=grant.short)
-
-        return [answer(caller) for caller in batch]
+        grants = await self._claim([caller.claim for caller in batch])
+        return [caller.claimed(each.leases, drain=each.drain, short=each.short) for caller, each in zip(batch, grants, strict=True)]
 
     async def _claim(self, claims: list[Claim]) -> list[Granted]:
         self._claimed = True
@@ -321,29 +379,43 @@ class Line:
             self._serving.on_granted(leases)
         return grants
 
-    async def _grant_alone(self, caller: _Caller) -> Claimed:
-        """Grant leases to one caller. A message that cannot be leased is set aside; then there is none for this call, this time."""
-        try:
-            (claimed,) = await self._grant_together([caller])
-        except asyncpg.UniqueViolationError:
-            # Another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed.
-            caller.stuck = True
-            return caller.claimed([])
-        except asyncpg.PostgresError:
-            return await self._grant_one(caller)
-        return claimed
+    async def _grant_alone(self, caller: _Caller) -> Claimed | Exception:
+        """Grant leases to one caller. Messages that cannot be leased are set aside; whoever meets many of them has none, this time."""
+        for _ in range(_MOST_SET_ASIDE):
+            try:
+                return await self._grant_some(caller)
+            except asyncpg.PostgresError as error:
+                if error.constraint_name == _CLAIM_NAMES:
+                    return await self._find(caller)
+                await self._set_aside(error)
+        caller.stuck = True
+        return caller.claimed([])
 
-    async def _grant_one(self, caller: _Caller) -> Claimed:
-        """Grant a single lease: either the message is sound, or it is the culprit."""
-        single = replace(caller, claim=replace(caller.claim, max_messages=1))
-        try:
-            (claimed,) = await self._grant_together([single])
-        except asyncpg.PostgresError as error:
-            culprit = await first_ready(self._serving.pool, self._place, self._aside.ids())
-            if culprit is None:
-                raise  # for no row's sake
-            self._aside.put(culprit)
-            log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
-            self.wake()
-            return caller.claimed([])
-        return claimed
+    async def _grant_some(self, caller: _Caller) -> Claimed:
+        """Grant leases, half as many whenever Postgres refuses. If it refuses a single one, that message is the culprit."""
+        most = caller.claim.max_messages
+        while True:
+            try:
+                (grant,) = await self._claim([replace(caller.claim, max_messages=most)])
+            except asyncpg.PostgresError as error:
+                if most == 1 or error.constraint_name == _CLAIM_NAMES:
+                    raise
+                most //= 2
+            else:
+                cut = len(grant.leases) == most < caller.claim.max_messages
+                return caller.claimed(grant.leases, drain=grant.drain, short=grant.short or cut)
+
+    async def _find(self, caller: _Caller) -> Claimed | Exception:
+        """Ask again: another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed."""
+        found = await self._ask([caller])
+        caller.stuck = caller not in found
+        return found.get(caller, caller.claimed([]))
+
+    async def _set_aside(self, error: asyncpg.PostgresError) -> None:
+        """Leave the message alone that could not be leased."""
+        culprit = await first_ready(self._serving.pool, self._place, self._aside.ids())
+        if culprit is None:
+            raise error  # for no row's sake
+        self._aside.put(culprit)
+        log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
+        self.wake()

@@ -12,11 +12,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import asyncpg
+import httpx
 import psutil
 import pytest
 from harness.api import Api
 from harness.holding import holding, other_falls_to_a_deadlock, until_somebody_waits, waiting_for_a_lock
 from harness.metrics import value
+from harness.operating import RARELY, pause, resume
 from harness.postgres import execute, number, transactions_a_second
 from harness.problems import assert_problem
 from harness.removals import LARGEST, removals_held
@@ -49,6 +51,102 @@ def test_a_message_that_cannot_be_leased_is_set_aside_and_the_rest_is_delivered(
     assert server.api.message(ids[3])["status"] == "pending"
     assert server.log.count("row set aside") == 1
     assert "Traceback" not in server.log
+
+
+@pytest.mark.rule(10)
+def test_where_postgres_refuses_whatever_is_ready_a_claim_that_does_not_wait_is_answered(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    ids = server.api.send("default", *range(20))
+    refuse_lease(database_url, f"any (array[{', '.join(ids)}])")
+    assert server.api.claim("default", max_messages=20) == []
+    assert 0 < server.log.count("row set aside") < len(ids)
+
+
+@pytest.mark.scar(35)
+@pytest.mark.rule(10)
+def test_a_message_that_has_a_lease_though_it_is_ready_is_set_aside_too(start_server: Callable[..., Server], database_url: str) -> None:
+    server = start_server()
+    leased, sound = server.api.send("default", "leased", "sound")
+    server.api.claim_one("default", "one")
+    execute(database_url, "update message set status = 'pending', ended_by = 'released' where id = $1", int(leased))
+    assert [lease["message"]["id"] for lease in server.api.claim("default", "other", max_messages=2)] == [sound]
+    assert server.log.count("row set aside") == 1
+
+
+@pytest.mark.scar(34, 35)
+@pytest.mark.rule(10)
+def test_a_message_that_cannot_be_leased_slows_those_before_it_little_and_nobody_is_told_that_none_is_ready(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    ids = server.api.send("default", *range(1000))
+    refuse_lease(database_url, ids[400])
+
+    def drain(worker: str) -> list[list[str]]:
+        answers = []
+        while leases := server.api.claim("default", worker, max_messages=1000):
+            answers.append([lease["message"]["id"] for lease in leases])
+        return answers
+
+    with ThreadPoolExecutor(2) as pool:
+        answers = [answer for answers in pool.map(drain, ("one", "other")) for answer in answers]
+    assert sorted((each for answer in answers for each in answer), key=int) == ids[:400] + ids[401:]
+    assert len(answers) <= 20  # each has half of what is left before it
+    assert server.log.count("row set aside") == 1
+
+
+@pytest.mark.scar(35)
+@pytest.mark.rule(10)
+def test_a_claim_that_is_refused_after_some_leases_leaves_the_rest_to_those_who_wait(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    """One key has more than its half of the first statement; what the second picks of it is refused, and the call ends with what it has."""
+    server = start_server(sweep_interval=RARELY)
+    pause(server.api, "default")
+    with ThreadPoolExecutor(2) as pool:
+        calls = []
+        for wanted in (100, 1):
+            calls.append(pool.submit(server.api.claim, "default", f"worker-{wanted}", max_messages=wanted, wait=10))
+            until(lambda: value(server.api, "leasebeat_parked_claims") == len(calls))
+        server.api.send("default", "only", fairness_key="a")
+        ids = server.api.send("default", *range(200), fairness_key="b")
+        refuse_lease(database_url, ids[74])
+        resume(server.api, "default")
+        first, second = (len(call.result()) for call in calls)
+    assert (first < 75, second) == (True, 1)
+    assert "row set aside" not in server.log
+
+
+@pytest.mark.rule(10, 14)
+async def test_claims_repeated_together_with_one_whose_lease_is_damaged_get_theirs(
+    start_server: Callable[..., Server], database_url: str
+) -> None:
+    server = start_server()
+    api = server.api
+    api.send("default", *range(3))
+    leases = {name: api.claim_one("default", claim_id=name) for name in ("first", "damaged", "sound")}
+    api.send("default", "ready")
+    damage = "update message set attempts_before = -9223372036854775808 where id = $1"  # what is left of its count is no number then
+    await asyncio.to_thread(execute, database_url, damage, int(leases["damaged"]["message"]["id"]))
+
+    def repeat(name: str) -> httpx.Response:
+        return api.client.post("/queues/default/leases", json={"worker_id": "worker", "claim_id": name, "wait": 20})
+
+    async with holding(database_url, "lock table lease in access exclusive mode") as sql:
+        with ThreadPoolExecutor(3) as pool:
+            calls = {"first": pool.submit(repeat, "first")}
+            await until_somebody_waits(sql)
+            calls |= {name: pool.submit(repeat, name) for name in ("damaged", "sound")}
+            await asyncio.to_thread(until, lambda: value(api, "leasebeat_parked_claims") == 3)
+            await sql.execute("commit")
+            answers = {name: call.result() for name, call in calls.items()}
+    assert_problem(answers["damaged"], 500, "internal")
+    for name in ("first", "sound"):
+        assert [lease["receipt"] for lease in answers[name].json()["leases"]] == [leases[name]["receipt"]]
+    assert api.claim_one("default")["message"]["body"] == "ready"
+    assert "row set aside" not in server.log
 
 
 @pytest.mark.scar(31, 35)

@@ -1,4 +1,7 @@
-"""What becomes ready is told to the lines in use, whatever filters were claimed by before; a line at rest keeps its place all the same."""
+"""What becomes ready is told to the lines in use, whatever filters were claimed by before; a line at rest keeps its place all the same.
+
+And who parks where nothing is ready costs a look for its own leases, but none for messages.
+"""
 
 import asyncio
 import cProfile
@@ -7,9 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 from harness.operating import RARELY
 
-from app.store.claim import Claim
+from app.store.claim import Claim, claim
 from app.store.database import open_database
-from app.store.line import Line
+from app.store.line import Claimed, Line
 from app.store.parking import Parking
 from app.store.pick import Filter
 from app.store.queues import QueueRef
@@ -80,3 +83,23 @@ async def test_a_line_that_has_rested_goes_on_with_the_key_whose_turn_it_is(stor
         keys.append(lease.fairness_key)
         await put_away(store)
     assert keys == ["a", "b", "a", "b"]
+
+
+async def test_calls_repeated_where_nothing_is_ready_find_their_leases_without_a_look_for_messages(store: Store, queue: QueueRef) -> None:
+    """Also if they are more than one statement looks up."""
+    repeated = [Claim(f"worker-{number}", 1, claim_id="call") for number in range(1100)]
+    await store.send(queue, [NewMessage("1", None, 0, 0.0, "", None, None, None, None)] * len(repeated))
+    granted = await asyncio.gather(*(store.claim(queue, each, 50) for each in repeated))
+    parked = [asyncio.create_task(store.claim(queue, Claim("parked", 1), 50)) for _ in range(20)]
+    assert (await store.claim(queue, Claim("impatient", 1), 0)).leases == []
+    with cProfile.Profile() as profile:
+        found = await asyncio.gather(*(store.claim(queue, each, 50) for each in repeated))
+    assert [receipts(each) for each in found] == [receipts(each) for each in granted]
+    assert all(len(each.leases) == 1 for each in found)
+    assert claim.__code__ not in {entry.code for entry in profile.getstats()}
+    store.parking.dismiss()
+    await asyncio.gather(*parked)
+
+
+def receipts(claimed: Claimed) -> list[tuple[int, int]]:
+    return [(lease.message_id, lease.generation) for lease in claimed.leases]

@@ -5,6 +5,7 @@ import json
 import signal
 import socket
 import threading
+import uuid
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from contextlib import ExitStack, asynccontextmanager, contextmanager
@@ -24,6 +25,9 @@ from harness.wait import until
 
 Connection: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
 
+MORE_THAN_A_BATCH = 20
+"""Calls in front of others, so many that one statement does not try for all of them."""
+
 GRANTING, REPEATING = "fairness_key", "claim_id"
 """Words by which to know the statement that grants leases, and the one that looks for those of a claim id."""
 
@@ -39,6 +43,14 @@ def rare_sweeper(postgres: Databases) -> Iterator[Server]:
     """A server whose parked claims are served because they are woken, not because they poll."""
     with Server(postgres.create(), sweep_interval=RARELY) as server:
         yield server
+
+
+@pytest.fixture
+def queue_there(rare_sweeper: Server) -> str:
+    """Return a queue of the test's own on that server."""
+    name = f"queue-{uuid.uuid4().hex[:12]}"
+    rare_sweeper.api.put_queue(name)
+    return name
 
 
 def abandon_claims(server: Server, queue: str, number: int, **options: Json) -> list[socket.socket]:
@@ -198,6 +210,46 @@ def test_a_claim_that_is_repeated_while_it_is_parked_gets_one_set_of_leases(api:
         api.send(queue, 1, 2, 3)
         assert len({tuple(answer.result()) for answer in answers}) == 1
     assert len(api.claim(queue, max_messages=5)) == 1
+
+
+@pytest.mark.scar(19, 32)
+@pytest.mark.rule(9, 14)
+@pytest.mark.parametrize("wait", [0, 0.001, 5])
+def test_a_claim_repeated_behind_many_parked_ones_gets_the_same_leases(
+    server: Server, api: Api, queue: str, parked: Callable[[], int], wait: float
+) -> None:
+    api.send(queue, "work")
+    receipt = api.claim_one(queue, claim_id="call-1")["receipt"]
+    waiting = abandon_claims(server, queue, MORE_THAN_A_BATCH)
+    until(lambda: parked() == MORE_THAN_A_BATCH)
+    assert api.claim(queue) == []  # so that nothing is ready is known
+    assert [lease["receipt"] for lease in api.claim(queue, claim_id="call-1", wait=wait)] == [receipt]
+    leave(server, waiting)
+
+
+@pytest.mark.scar(19, 32)
+@pytest.mark.rule(9, 14)
+@pytest.mark.parametrize("wanted", [1, 2])
+def test_a_claim_that_is_parked_again_behind_many_others_gets_the_leases_of_the_first(
+    rare_sweeper: Server, queue_there: str, wanted: int
+) -> None:
+    """Whether the first gets all it wants or not."""
+    api = rare_sweeper.api
+
+    def claim() -> list[Json]:
+        return api.claim(queue_there, wait=10, claim_id="same", max_messages=wanted)
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(claim)
+        until(lambda: parked_on(rare_sweeper) == 1)
+        waiting = abandon_claims(rare_sweeper, queue_there, MORE_THAN_A_BATCH)
+        until(lambda: parked_on(rare_sweeper) == 1 + MORE_THAN_A_BATCH)
+        again = pool.submit(claim)
+        until(lambda: parked_on(rare_sweeper) == 2 + MORE_THAN_A_BATCH)
+        api.send(queue_there, "work")
+        (lease,) = first.result()
+        assert [each["receipt"] for each in again.result()] == [lease["receipt"]]
+    leave(rare_sweeper, waiting)
 
 
 @pytest.mark.scar(19)
