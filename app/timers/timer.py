@@ -27,6 +27,8 @@ _BATCH = 1000
 _SHORTEST_SLEEP_S = 0.003
 _LONGEST_HASTE_S = 0.1
 """Rows that are due but in another's hands are looked at again after the shortest sleep, then after twice that, up to this."""
+_ROUNDED_S = 0.001
+"""The event loop sleeps in whole milliseconds, and may wake up as much too early, when there is nothing to do yet."""
 _BACKOFF_S = 0.1
 _LATENESS_S = 2.0
 """How long a transaction may take, from its beginning, to make something due that the next sweep but one still finds by itself."""
@@ -123,14 +125,16 @@ class Timer:
 
     async def _pause(self, handled: int) -> float:
         """Return the seconds until something will be due."""
-        due = self._longest_sleep
+        due_at, is_overdue = time.monotonic() + self._longest_sleep, False
         for shard, window in self._windows.items():
-            began = time.monotonic()
+            asked_at = time.monotonic()
             seconds = await next_due(self._pool, shard, self._aside.ids(), window.reach, self._longest_sleep)
-            window.close(seconds, walked=time.monotonic() - began)
-            due = min(due, *seconds.values())
-        self._haste = _SHORTEST_SLEEP_S if handled or due > 0 else min(_LONGEST_HASTE_S, self._haste * 2)
-        return min(self._longest_sleep, max(self._haste, due))
+            window.close(seconds, asked_at)
+            soonest = min(seconds.values())
+            due_at = min(due_at, asked_at + soonest)
+            is_overdue |= soonest <= 0
+        self._haste = min(_LONGEST_HASTE_S, self._haste * 2) if is_overdue and not handled else _SHORTEST_SLEEP_S
+        return min(self._longest_sleep, max(self._haste, due_at - time.monotonic() + _ROUNDED_S))
 
     async def _drain(self, works: "list[_Work]", stats: RecoveryStats, on_round: Callable[[], None]) -> int:
         """Run a batch of each kind of work by turns, until none of them comes back full, and return how many rows they handled.
@@ -208,16 +212,16 @@ class _Window:
         """Whether the sweep may find something to do by this verb."""
         return self._due_at.get(verb, 0.0) <= self._began
 
-    def close(self, due: Mapping[str, float], *, walked: float) -> None:
-        """End a sweep after which each verb has something to do in so many seconds.
+    def close(self, due: Mapping[str, float], asked_at: float) -> None:
+        """End a sweep after which each verb has something to do in so many seconds from when that was asked.
 
-        What is overdue is in other hands: it stays in view. To look took `walked` seconds: what nobody has cleared away makes that long.
+        What is overdue is in other hands: it stays in view. The answer may have taken long: what nobody has cleared away does that.
         """
         now = time.monotonic()
         if self._first is None:
-            self._whole_due = now + rest_after(walked)
-        self._first = min(self._began, now + min(due.values())) - _LATENESS_S
-        self._due_at = {verb: now + seconds for verb, seconds in due.items()}
+            self._whole_due = now + rest_after(now - asked_at)
+        self._first = min(self._began, asked_at + min(due.values())) - _LATENESS_S
+        self._due_at = {verb: asked_at + seconds for verb, seconds in due.items()}
 
     def forget_plan(self) -> None:
         """Let the next sweep do everything that is due, whatever was planned."""
