@@ -64,9 +64,7 @@ class _Caller:
     tried_at: float = field(default_factory=time.monotonic)
     answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
-    stuck: bool = (
-        False  # it has none this time, whatever is ready: its claim id has leases that it cannot be told of, or too much is refused
-    )
+    stuck: bool = False  # it has none this time: its claim id has leases that it cannot be told of, or too much is refused
     namesakes: "set[_Caller]" = field(default_factory=set)  # all who stand in line under its name, if it has one
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
@@ -322,12 +320,15 @@ class Line:
             self._settle(caller, outcome)
 
     async def _outcomes(self, batch: list[_Caller], askers: list[_Caller]) -> dict[_Caller, Claimed | Exception]:
-        """Ask for the names of all, and grant leases to those in the batch who have none. Tells nothing of askers who have none."""
+        """Ask for names, and grant leases to those in the batch who have none by theirs. Tells nothing of askers who have none.
+
+        Each name is asked once: what another replica grants by it later, the index of names tells.
+        """
         outcomes: dict[_Caller, Claimed | Exception] = {}
         tried = [*batch, *askers]
         try:
             async with self.turn:
-                outcomes |= await self._ask(tried)
+                outcomes |= await self._ask([caller for caller in tried if caller in self._unasked])
                 tried = [caller for caller in batch if caller not in outcomes]
                 outcomes |= zip(tried, await self._grant(tried), strict=True)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for

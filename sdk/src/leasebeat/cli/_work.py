@@ -32,7 +32,7 @@ def work(
     concurrency: Annotated[int, typer.Option(help="How many messages to work on at once, 1 to 1000.")] = 1,
     worker_id: Annotated[str | None, typer.Option(help="Who works. Host, process and a random part if left out.")] = None,
     visibility_timeout: Annotated[float | None, typer.Option(help="Length of the leases in seconds, in place of the queue's.")] = None,
-    drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds that programs have to finish once the worker stops.")] = 30.0,
+    drain_timeout: Annotated[float, typer.Option(min=0, help="Seconds that programs have to finish once the worker stops.")] = 15.0,
     grace: Annotated[float, typer.Option(min=0, help="Seconds between SIGTERM and SIGKILL for a program that is to end.")] = 5.0,
     raw: Annotated[bool, typer.Option("--raw", help="Give a body that is a string as it is, not as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="Do not pass on what programs print on standard output.")] = False,
