@@ -13,28 +13,22 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Container, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from weakref import WeakValueDictionary
 
-import asyncpg
-import structlog
-
 from app.leases.floors import Firsts
 from app.store.aside import Aside
-from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Place, claim, first_below, first_ready, repeated
+from app.store.claim import Claim, ClaimName, Granted, GrantedLease, Place, first_below, repeated
+from app.store.coalescer import isolate
 from app.store.database import Pool
+from app.store.granting import Granting, NameTakenError, TooManyRefusedError
 from app.store.pick import ANYTHING, Filter
 from app.store.queues import QueueRef
 
 _BATCH_SLOTS = 1000
 _FIRST_BATCH_CALLERS = 16
 _REMEMBERED_CLAIMS = 1000
-_MOST_SET_ASIDE = 4  # for one caller at a time: else one that does not wait would, if Postgres refuses whatever is ready
-_CLAIM_NAMES = "lease_of_worker"
-"""The index by which a claim id has one set of leases."""
-
-log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +58,17 @@ class _Caller:
     tried_at: float = field(default_factory=time.monotonic)
     answer: "asyncio.Future[Claimed]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     in_hand: bool = False
+    leaving: bool = False  # its wait is over, and it only has its name asked
     stuck: bool = False  # it has none this time: its claim id has leases that it cannot be told of, or too much is refused
     namesakes: "set[_Caller]" = field(default_factory=set)  # all who stand in line under its name, if it has one
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain, short)
+
+    def stays_without(self) -> Claimed:
+        """Get no leases, though more may be ready."""
+        self.stuck = True
+        return self.claimed([])
 
     def is_served_by(self, outcome: Claimed | Exception) -> bool:
         """Whether there is no more to wish for, or to be had now: what a repeated call gets says nothing about what is ready."""
@@ -101,6 +101,7 @@ class Line:
         self._serving = serving
         self._place = Place(queue.shard, queue.id, wanted)
         self._aside = Aside()
+        self._granting = Granting(serving.pool, self._place, self._aside, serving.on_granted, self.wake)
         self._impatient: dict[_Caller, None] = {}  # those of them who do not wait
         self._unasked: dict[_Caller, None] = {}  # those of them whose names are to be asked: they may have leases by them
         self._namesakes: WeakValueDictionary[ClaimName, set[_Caller]] = WeakValueDictionary()
@@ -121,7 +122,8 @@ class Line:
             caller.namesakes.add(caller)
             self._unasked[caller] = None
         if not caller.patient:
-            self._hurry(caller)
+            self._impatient[caller] = None
+            self.wake()
         elif wanted.name or not self._dry:  # else there is nothing to be had
             self._woken.set()
         if self._server is None:
@@ -195,19 +197,17 @@ class Line:
                 self._lose_patience(caller)
         self.wake()
 
-    def _hurry(self, caller: _Caller) -> None:
-        """Have a caller answered by the next look at the queue."""
-        self._impatient[caller] = None
-        self.wake()
-
     def _lose_patience(self, caller: _Caller) -> None:
-        """End the wait, unless a statement is already under way for this call, or is to ask for its name: then its outcome decides."""
+        """End the wait, unless a statement is already under way for this call: then its outcome decides.
+
+        A name is asked a last time: another replica may have granted leases by it, or a commit have come late.
+        """
         caller.patient = False
-        if caller.in_hand:
-            return
-        if caller in self._unasked:
-            self._hurry(caller)
-        else:
+        if caller.claim.name:
+            caller.leaving = True
+            self._unasked[caller] = None
+            self._woken.set()
+        elif not caller.in_hand:
             self._settle(caller, caller.claimed([]))
 
     def _settle(self, caller: _Caller, outcome: Claimed | Exception) -> None:
@@ -252,12 +252,14 @@ class Line:
         batch, askers = self._head(), self._askers()
         self._dry = self._dry or bool(batch)  # unless it is woken meanwhile
         outcomes = await self._outcomes(batch, askers)
-        for caller in (*batch, *askers):
+        for caller in batch:
             caller.in_hand = False
-            self._unasked.pop(caller, None)
         untaken = [outcome for caller, outcome in outcomes.items() if caller.answer.done() and isinstance(outcome, Claimed)]
         for caller, outcome in outcomes.items():
             self._answer(caller, outcome)
+        for caller in askers:
+            if caller.leaving and caller not in self._unasked:
+                self._settle(caller, caller.claimed([]))
         await self.give_back(*untaken)
         if batch:
             self._look_at = time.monotonic() + self._serving.poll
@@ -295,7 +297,7 @@ class Line:
         names: set[ClaimName] = set()
         slots = 0
         for caller in self.callers:
-            if caller.answer.done() or caller.claim.name in names:
+            if caller.leaving or caller.answer.done() or caller.claim.name in names:
                 continue
             if batch and (slots + caller.claim.max_messages > _BATCH_SLOTS or len(batch) == self._batch_callers):
                 break
@@ -316,107 +318,58 @@ class Line:
 
     def _answer(self, caller: _Caller, outcome: Claimed | Exception) -> None:
         """Answer a caller, unless there is nothing to tell and it waits on, for messages or for its turn."""
-        if isinstance(outcome, Exception) or outcome.leases or outcome.drain or not (caller.patient or outcome.short):
+        waits_on = caller.patient or caller in self._unasked
+        if isinstance(outcome, Exception) or outcome.leases or outcome.drain or not (waits_on or outcome.short):
             self._settle(caller, outcome)
 
     async def _outcomes(self, batch: list[_Caller], askers: list[_Caller]) -> dict[_Caller, Claimed | Exception]:
         """Ask for names, and grant leases to those in the batch who have none by theirs. Tells nothing of askers who have none.
 
-        Each name is asked once: what another replica grants by it later, the index of names tells.
+        Of what another replica grants by a name later, the index of names tells, and the last look at the end of a wait.
         """
         outcomes: dict[_Caller, Claimed | Exception] = {}
         tried = [*batch, *askers]
+        to_ask = [caller for caller in tried if caller in self._unasked]
+        for caller in to_ask:
+            del self._unasked[caller]
         try:
             async with self.turn:
-                outcomes |= await self._ask([caller for caller in tried if caller in self._unasked])
+                outcomes |= await self._ask(to_ask)
                 tried = [caller for caller in batch if caller not in outcomes]
-                outcomes |= zip(tried, await self._grant(tried), strict=True)
+                outcomes |= await self._grant(tried)
         except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those it was tried for
             outcomes |= dict.fromkeys(tried, error)
         return outcomes
 
     async def _ask(self, callers: Sequence[_Caller]) -> dict[_Caller, Claimed | Exception]:
-        """Return the leases of those who have some by their names; if Postgres refuses, ask in halves (design rule 10)."""
-        named = [(caller, caller.claim.name) for caller in callers if caller.claim.name]
+        """Return the leases of those who have some by their names, or why they cannot be told of them."""
+        named = [(caller, name) for caller in callers if (name := caller.claim.name)]
         if not named:
             return {}
-        try:
-            known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, [name for _, name in named])
-        except asyncpg.PostgresError as error:
-            if len(named) == 1:
-                return {named[0][0]: error}
-            middle = len(callers) // 2
-            return await self._ask(callers[:middle]) | await self._ask(callers[middle:])
-        self._inherited.extend(known)
-        return {caller: caller.claimed(known[name], repeated=True) for caller, name in named if name in known}
 
-    async def _grant(self, batch: list[_Caller]) -> Sequence[Claimed | Exception]:
-        """Grant leases to the callers; if Postgres refuses, to each by itself, so that none pays for another (design rule 10)."""
-        if len(batch) > 1:
-            with contextlib.suppress(asyncpg.PostgresError):
-                return await self._grant_together(batch)
-        return await self._grant_by_turns(batch)
+        async def look_up(names: list[ClaimName]) -> list[list[GrantedLease]]:
+            known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, names)
+            self._inherited.extend(known)
+            return [known.get(name, []) for name in names]
 
-    async def _grant_by_turns(self, batch: list[_Caller]) -> list[Claimed | Exception]:
-        """Grant leases to each caller by itself. What ends this early is told to those who are left: the others have their leases."""
-        outcomes: list[Claimed | Exception] = []
-        for caller in batch:
-            try:
-                outcomes.append(await self._grant_alone(caller))
-            except asyncpg.PostgresError as error:
-                outcomes.append(error)
-            except Exception as error:  # noqa: BLE001 - it is nobody's own
-                return outcomes + [error] * (len(batch) - len(outcomes))
-        return outcomes
+        found = zip(named, await isolate("repeat", [name for _, name in named], look_up), strict=True)
+        return {
+            caller: leases if isinstance(leases, Exception) else caller.claimed(leases, repeated=True)
+            for (caller, _), leases in found
+            if leases
+        }
 
-    async def _grant_together(self, batch: list[_Caller]) -> list[Claimed]:
-        grants = await self._claim([caller.claim for caller in batch])
-        return [caller.claimed(each.leases, drain=each.drain, short=each.short) for caller, each in zip(batch, grants, strict=True)]
-
-    async def _claim(self, claims: list[Claim]) -> list[Granted]:
+    async def _grant(self, batch: list[_Caller]) -> dict[_Caller, Claimed | Exception]:
+        """Grant leases to the callers."""
+        if not batch:
+            return {}
         self._claimed = True
-        grants = await claim(self._serving.pool, self._place, claims, self._aside.ids())
-        if leases := [lease for grant in grants for lease in grant.leases]:
-            self._serving.on_granted(leases)
-        return grants
-
-    async def _grant_alone(self, caller: _Caller) -> Claimed | Exception:
-        """Grant leases to one caller. Messages that cannot be leased are set aside; whoever meets many of them has none, this time."""
-        for _ in range(_MOST_SET_ASIDE):
-            try:
-                return await self._grant_some(caller)
-            except asyncpg.PostgresError as error:
-                if error.constraint_name == _CLAIM_NAMES:
-                    return await self._find(caller)
-                await self._set_aside(error)
-        caller.stuck = True
-        return caller.claimed([])
-
-    async def _grant_some(self, caller: _Caller) -> Claimed:
-        """Grant leases, half as many whenever Postgres refuses. If it refuses a single one, that message is the culprit."""
-        most = caller.claim.max_messages
-        while True:
-            try:
-                (grant,) = await self._claim([replace(caller.claim, max_messages=most)])
-            except asyncpg.PostgresError as error:
-                if most == 1 or error.constraint_name == _CLAIM_NAMES:
-                    raise
-                most //= 2
+        outcomes: dict[_Caller, Claimed | Exception] = {}
+        for caller, granted in zip(batch, await self._granting.grant([caller.claim for caller in batch]), strict=True):
+            if isinstance(granted, Granted):
+                outcomes[caller] = caller.claimed(granted.leases, drain=granted.drain, short=granted.short)
+            elif isinstance(granted, NameTakenError):
+                outcomes |= {caller: caller.stays_without()} | await self._ask([caller])
             else:
-                cut = len(grant.leases) == most < caller.claim.max_messages
-                return caller.claimed(grant.leases, drain=grant.drain, short=grant.short or cut)
-
-    async def _find(self, caller: _Caller) -> Claimed | Exception:
-        """Ask again: another replica has just granted leases under this claim id, or they ran out and wait to be reclaimed."""
-        found = await self._ask([caller])
-        caller.stuck = caller not in found
-        return found.get(caller, caller.claimed([]))
-
-    async def _set_aside(self, error: asyncpg.PostgresError) -> None:
-        """Leave the message alone that could not be leased."""
-        culprit = await first_ready(self._serving.pool, self._place, self._aside.ids())
-        if culprit is None:
-            raise error  # for no row's sake
-        self._aside.put(culprit)
-        log.error("row set aside", verb="claim", message_id=culprit, sqlstate=error.sqlstate, reason=type(error).__name__)
-        self.wake()
+                outcomes[caller] = caller.stays_without() if isinstance(granted, TooManyRefusedError) else granted
+        return outcomes

@@ -93,7 +93,8 @@ select count(*) as held from queue cross join lateral ({HOLDS.format(worker_id="
 
 FORGET_SILENT = f"""
 -- Locks: the rows of the workers forgotten, skipping those in other hands.
--- Index: worker_pkey; queue_pkey and lease_of_worker, by one probe per queue and worker that has been silent for so long.
+-- Index: worker_pkey; queue_pkey and lease_of_worker, by one probe per queue and worker that has been silent for so long, in the collation
+-- of that index: by another it could not be probed for a worker.
 with silent as materialized (
     select worker_id
     from worker

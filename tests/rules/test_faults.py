@@ -142,7 +142,7 @@ async def test_claims_repeated_together_with_one_whose_lease_is_damaged_get_thei
             await asyncio.to_thread(until, lambda: value(api, "leasebeat_parked_claims") == 3)
             await sql.execute("commit")
             answers = {name: call.result() for name, call in calls.items()}
-    assert_problem(answers["damaged"], 500, "internal")
+    assert_problem(answers["damaged"], 500, "row-refused")
     for name in ("first", "sound"):
         assert [lease["receipt"] for lease in answers[name].json()["leases"]] == [leases[name]["receipt"]]
     assert api.claim_one("default")["message"]["body"] == "ready"

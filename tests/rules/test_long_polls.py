@@ -19,7 +19,7 @@ from harness.api import Api, Json
 from harness.holding import holding as held_row
 from harness.holding import until_somebody_waits
 from harness.operating import RARELY, parked_on
-from harness.postgres import Databases
+from harness.postgres import Databases, execute
 from harness.server import Server
 from harness.wait import until
 
@@ -30,6 +30,18 @@ MORE_THAN_A_BATCH = 20
 
 GRANTING, REPEATING = "fairness_key", "claim_id"
 """Words by which to know the statement that grants leases, and the one that looks for those of a claim id."""
+
+_GRANTED_ELSEWHERE = """
+with sent as (
+    insert into message (shard, queue_id, body, priority, fairness_key, status, generation)
+    select shard, id, '"work"', 0, '', 'in_progress', 1 from queue where name = $1
+    returning *
+)
+insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id, claim_id, claim_slot)
+select shard, id, queue_id, 1, now(), now() + interval '1 minute', now() + interval '1 minute', now() + interval '1 hour',
+       'worker', 'same', 1
+from sent
+"""
 
 
 @pytest.fixture
@@ -225,6 +237,20 @@ def test_a_claim_repeated_behind_many_parked_ones_gets_the_same_leases(
     assert api.claim(queue) == []  # so that nothing is ready is known
     assert [lease["receipt"] for lease in api.claim(queue, claim_id="call-1", wait=wait)] == [receipt]
     leave(server, waiting)
+
+
+@pytest.mark.scar(19, 32)
+@pytest.mark.rule(9, 14)
+def test_a_parked_claim_gets_what_was_granted_by_its_name_before_it_leaves(
+    api: Api, shared_database: str, queue: str, parked: Callable[[], int]
+) -> None:
+    """By another replica, or by a statement that was committed only after this call had looked. As nothing is ready, no grant tells."""
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(api.claim, queue, wait=3, claim_id="same")
+        until(lambda: parked() == 1)
+        execute(shared_database, _GRANTED_ELSEWHERE, queue)
+        (lease,) = waiting.result()
+    assert (lease["generation"], lease["message"]["body"]) == (1, "work")
 
 
 @pytest.mark.scar(19, 32)
