@@ -50,7 +50,7 @@ class Claimed:
     short: bool = False
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class _Caller:
     queue: QueueRef
     claim: Claim
@@ -61,6 +61,10 @@ class _Caller:
     leaving: bool = False  # its wait is over, and it only has its name asked
     stuck: bool = False  # it has none this time: its claim id has leases that it cannot be told of, or too much is refused
     namesakes: "set[_Caller]" = field(default_factory=set)  # all who stand in line under its name, if it has one
+
+    def __repr__(self) -> str:
+        """Name it for the log, without its claim id: who knows that has its receipts for the asking."""
+        return f"claim of {self.claim.worker_id!r}"
 
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain, short)
@@ -343,20 +347,19 @@ class Line:
 
     async def _ask(self, callers: Sequence[_Caller]) -> dict[_Caller, Claimed | Exception]:
         """Return the leases of those who have some by their names, or why they cannot be told of them."""
-        named = [(caller, name) for caller in callers if (name := caller.claim.name)]
+        named = [caller for caller in callers if caller.claim.name]
         if not named:
             return {}
 
-        async def look_up(names: list[ClaimName]) -> list[list[GrantedLease]]:
+        async def look_up(some: list[_Caller]) -> list[list[GrantedLease]]:
+            names = [caller.claim.name for caller in some if caller.claim.name]
             known = await repeated(self._serving.pool, self._queue.shard, self._queue.id, names)
             self._inherited.extend(known)
             return [known.get(name, []) for name in names]
 
-        found = zip(named, await isolate("repeat", [name for _, name in named], look_up), strict=True)
+        found = zip(named, await isolate("repeat", named, look_up), strict=True)
         return {
-            caller: leases if isinstance(leases, Exception) else caller.claimed(leases, repeated=True)
-            for (caller, _), leases in found
-            if leases
+            caller: leases if isinstance(leases, Exception) else caller.claimed(leases, repeated=True) for caller, leases in found if leases
         }
 
     async def _grant(self, batch: list[_Caller]) -> dict[_Caller, Claimed | Exception]:
