@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from app import embedded, logs
 from app.front import Front
 from app.main import create_app
+from app.protocol import Protocol
 from app.settings import Settings
 from app.store.faults import UnavailableError
 
@@ -80,6 +81,8 @@ class _Server(uvicorn.Server):
             uvicorn.Config(
                 front,
                 interface="asgi3",
+                http=Protocol,
+                ws="none",
                 host=settings.host,
                 port=settings.port,
                 log_config=None,

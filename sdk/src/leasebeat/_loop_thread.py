@@ -41,10 +41,19 @@ class LoopThread:
 
     def _run(self) -> None:
         try:
-            self._loop.run_forever()
+            while not self._runs_to_its_end():
+                pass
             self._loop.run_until_complete(_cancel_all(self._loop))
         finally:
             self._loop.close()
+
+    def _runs_to_its_end(self) -> bool:
+        """Run until the loop is stopped. Returns False if a coroutine of others wanted to end the program: that is its own end alone."""
+        try:
+            self._loop.run_forever()
+        except (SystemExit, KeyboardInterrupt):
+            return False
+        return True
 
 
 async def _cancel_all(loop: "asyncio.AbstractEventLoop") -> None:
