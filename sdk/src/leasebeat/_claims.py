@@ -45,10 +45,9 @@ class Claims:
         """
         if self._stopped:
             return Leases()
-        terms = {"max_messages": max_messages, "wait": wait, "visibility_timeout": visibility_timeout}
         try:
             with self._unanswered.name_for(queue) as claim_id:
-                leases = self._ask(queue, claim_id=claim_id, **terms)
+                leases = self._ask(queue, max_messages=max_messages, visibility_timeout=visibility_timeout, wait=wait, claim_id=claim_id)
         except concurrent.futures.CancelledError:
             self._give_back(queue, self._ask_to_the_end)
             return Leases()

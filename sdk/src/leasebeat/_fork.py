@@ -47,7 +47,7 @@ def ending_children() -> Generator[None, None, None]:
 def _end(error: BaseException) -> NoReturn:
     """End this process without what its parent is to do at its own end.
 
-    A stream may be locked for ever: by a thread of the parent that was writing to it at the moment of the fork. It is not waited for.
+    A stream may be locked for ever, by a thread of the parent that was writing to it at the moment of the fork: it has a second.
     """
     status = 1
     try:
