@@ -16,8 +16,7 @@ HASTE = (
     "_task.FLUSH_TIMEOUT_S",
     "_worker.FLUSH_TIMEOUT_S",
     "_worker.CANCEL_TIMEOUT_S",
-    "_claims.RECOVERY_TIMEOUT_S",
-    "_lease_manager.RECOVERY_TIMEOUT_S",
+    "_unanswered.RECOVERY_TIMEOUT_S",
     "_process_pool.EXIT_TIMEOUT_S",
 )
 TRIES = 5

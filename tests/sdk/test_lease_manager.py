@@ -1,6 +1,7 @@
 """`LeaseManager` on a real service: what an id stands for, what is refused, and what is remembered for how long."""
 
 import gc
+import logging
 import os
 import signal
 import threading
@@ -17,7 +18,7 @@ from harness.postgres import RunOut
 from harness.server import Server
 from harness.wait import until
 from sdk.running import program_process
-from sdk.scripted_service import Answer, Break, Reaction, Received, ScriptedService, beats, lease, message, problem, verdicts
+from sdk.scripted_service import Answer, Break, Reaction, Received, ScriptedService, Step, beats, lease, message, problem, verdicts
 
 from leasebeat import (
     ApiError,
@@ -229,6 +230,32 @@ def test_what_a_claim_without_an_answer_was_granted_is_given_back(service: Scrip
         asking.give_back_unanswered()
     assert len(set(claim_ids(service))) == 1
     assert [request.body["leases"] for request in service.asked("/release")] == [[{"receipt": "granted"}]]
+
+
+def test_a_claim_without_an_answer_that_cannot_be_asked_again_is_asked_once_more_later(
+    service: ScriptedService, asking: LeaseManager
+) -> None:
+    service.on("POST", CLAIM, FAILS, FAILS, NO_WORK)
+    fail_to_acquire(asking)
+    asking.give_back_unanswered()
+    assert len(service.asked(CLAIM)) == 2
+    for _ in range(2):
+        asking.give_back_unanswered()
+    first, *again = claim_ids(service)
+    assert again == [first] * 2
+
+
+@pytest.mark.parametrize("refusal", [verdicts("expired"), FAILS])
+def test_a_lease_that_cannot_be_given_back_is_told_of(
+    refusal: Step, service: ScriptedService, asking: LeaseManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    service.on("POST", CLAIM, FAILS, Answer({"leases": [lease("secret-9")]}))
+    service.on("POST", "/release", refusal)
+    fail_to_acquire(asking)
+    with caplog.at_level(logging.INFO, "leasebeat"):
+        asking.give_back_unanswered()
+    assert "What was granted too late could not be released" in caplog.text
+    assert "secret-9" not in caplog.text
 
 
 # --- renew

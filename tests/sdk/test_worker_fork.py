@@ -116,6 +116,35 @@ def test_a_child_ends_as_a_program_does() -> None:
     assert (trace[0], trace[-1]) == ("Traceback (most recent call last):", "ZeroDivisionError: division by zero")
 
 
+WRITING = """
+import os, select, signal, sys, threading, time
+from leasebeat._fork import ending_children
+
+_, full = os.pipe()
+sys.stderr = open(full, "w")
+threading.Thread(target=sys.stderr.write, args=("x" * 2**20,), daemon=True).start()
+while select.select([], [full], [], 0)[1]:
+    time.sleep(0.01)
+with ending_children():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        print("said in the child")
+        exec(sys.argv[1])
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize(("end", "status"), [("pass", 0), ("1 / 0", 1), ("sys.exit('no disk')", 1)])
+def test_a_child_ends_though_a_thread_of_its_parent_was_writing_to_standard_error(end: str, status: int) -> None:
+    """That thread holds the stream's lock, and in the child for ever."""
+    environment = {**os.environ, "PYTHONPATH": str(SOURCES)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WRITING, end]
+    ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, timeout=90)
+    assert ended.stdout == f"said in the child\n{status}\n"
+
+
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_child_that_a_coroutine_lets_go_on_ends_with_it(service: ScriptedService, start: Start) -> None:
     """It has a copy of the event loop, with all that runs there."""
@@ -124,12 +153,7 @@ def test_a_child_that_a_coroutine_lets_go_on_ends_with_it(service: ScriptedServi
         child = os.fork()
         if child == 0:
             return -1
-        try:
-            ended = until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG))
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child, signal.SIGKILL)
-        return 0 if ended is None else ended.si_status
+        return status_at_end(child)
 
     start(handle)
     (ack,) = service.wait_for("/ack")
@@ -306,13 +330,21 @@ def test_a_child_does_not_wait_for_a_lock_that_another_thread_held(make: Callabl
         finally:
             os._exit(1)
     try:
-        ended = until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG))
+        assert status_at_end(child) == 0
     finally:
         over.set()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
+
+
+def status_at_end(child: int) -> int:
+    """Wait for the end of a child, or end it, and return its exit status."""
+    try:
+        ended = until(lambda: os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG))
+    except AssertionError:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        raise
     assert ended is not None
-    assert ended.si_status == 0
+    return ended.si_status
 
 
 def test_what_the_parent_has_not_sent_is_not_the_childs_to_send() -> None:

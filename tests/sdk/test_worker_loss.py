@@ -214,6 +214,42 @@ def test_a_coroutine_has_time_to_end_by_itself_once_its_lease_is_lost(
     assert heard == ["ended by itself"]
 
 
+def test_coroutines_are_watched_together(service: ScriptedService, start: Start) -> None:
+    """Each wakes the event loop for nothing but its own work."""
+    service.on("POST", CLAIM, grant(*(lease(f"r-{number}", message=message(id=str(number))) for number in range(3))), park)
+    all_run = asyncio.Barrier(3)
+
+    async def handle(_message: LeasedMessage, _context: Context) -> int:
+        await all_run.wait()
+        running = len(asyncio.all_tasks())
+        await all_run.wait()
+        return running
+
+    start(handle, concurrency=3)
+    assert [ack.body["leases"][0]["output"] for ack in service.wait_for("/ack", 3)] == [3, 3, 3]
+
+
+def test_a_coroutine_that_cleans_up_as_its_worker_stops_is_not_cancelled_again(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("leasebeat._handlers.LOSS_LOOK_S", 0.01)
+    monkeypatch.setattr("leasebeat._handlers.LOST_GRACE_S", 0.05)
+    begun = threading.Event()
+    ended: list[str] = []
+
+    async def handle(_message: LeasedMessage, _context: Context) -> None:
+        begun.set()
+        try:
+            await asyncio.sleep(90)
+        finally:
+            ended.append("cut off")
+            await asyncio.sleep(1.0)
+            ended[:] = ["cleaned up"]
+
+    running = start(handle, drain_timeout=0.1)
+    assert begun.wait(60)
+    running.stop()
+    assert ended == ["cleaned up"]
+
+
 @pytest.mark.scar(10)
 def test_a_lease_outlives_a_moment_without_the_service(service: ScriptedService, start: Start) -> None:
     service.on("POST", CLAIM, grant(lease(expires_in=40.0)), park)

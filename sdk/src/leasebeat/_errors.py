@@ -1,6 +1,6 @@
 """Every exception of the SDK.
 
-LeasebeatError                       passing, retry_after
+LeasebeatError                       passing, turned_away, retry_after
 |-- ApiError                         the service refused the call; status, code, detail, request_id
 |   |-- InvalidRequestError          400, 413, 415, 422; errors names the fields
 |   |-- NotFoundError                404

@@ -2,11 +2,14 @@
 
 import os
 import sys
+import threading
 import traceback
 import weakref
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from typing import NoReturn, Protocol
+
+LAST_WORDS_S = 1.0
 
 
 class Resettable(Protocol):
@@ -42,26 +45,35 @@ def ending_children() -> Generator[None, None, None]:
 
 
 def _end(error: BaseException) -> NoReturn:
-    """End this process without what its parent is to do at its own end."""
+    """End this process without what its parent is to do at its own end.
+
+    A stream may be locked for ever, by a thread of the parent that was writing to it at the moment of the fork: it has a second.
+    """
     status = 1
     try:
-        status = _status(error)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # it may be closed, or there may be none
-                stream.flush()
+        if isinstance(error, SystemExit) and (error.code is None or isinstance(error.code, int)):
+            status = (error.code or 0) & 0xFF
+        saying = threading.Thread(target=_say, args=(error,), daemon=True)
+        saying.start()
+        saying.join(LAST_WORDS_S)
     finally:
         os._exit(status)
 
 
-def _status(error: BaseException) -> int:
-    """The exit status for what ends a program. What is no status goes to standard error."""
+def _say(error: BaseException) -> None:
+    """Write what is printed and not written yet, and what a program that ends so says on standard error."""
+    with suppress(Exception):  # a stream may be closed, or there may be none
+        sys.stdout.flush()
+    with suppress(Exception):
+        _explain(error)
+        sys.stderr.flush()
+
+
+def _explain(error: BaseException) -> None:
     if not isinstance(error, SystemExit):
         traceback.print_exception(error)
-        return 1
-    if error.code is None or isinstance(error.code, int):
-        return (error.code or 0) & 0xFF
-    sys.stderr.write(f"{error.code}\n")
-    return 1
+    elif error.code is not None and not isinstance(error.code, int):
+        sys.stderr.write(f"{error.code}\n")
 
 
 def _reset_all() -> None:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Protocol, Self
 
@@ -21,6 +22,10 @@ Handler = Callable[[LeasedMessage, Context], Any]
 
 LOST_GRACE_S = 2.0  # for a handler to end by itself once its lease is lost
 LOSS_LOOK_S = 0.5  # at whether the lease of a coroutine is lost, as it cannot wait for that
+
+
+class GiveBack(Exception):  # noqa: N818 - a decision, not an error
+    """Raised by a call whose work was not done as the worker stops: its handler never ran, or was told to end. The message goes back."""
 
 
 class HandlerCall(Protocol):
@@ -59,10 +64,11 @@ class ThreadHandlers:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._loop = LoopThread("leasebeat-handlers")
+        self._watch = LossWatch()
 
     def call(self, context: Context, tracked: TrackedLease) -> "ThreadCall":
         """Prepare to run the handler for a lease."""
-        return ThreadCall(self._handler, context, tracked, self._loop)
+        return ThreadCall(self._handler, context, tracked, self._loop, self._watch)
 
     def __enter__(self) -> Self:
         self._loop.__enter__()
@@ -75,11 +81,12 @@ class ThreadHandlers:
 class ThreadCall:
     """Runs a handler in the thread that asks for it. Only a coroutine can be cancelled; another handler hears from its context alone."""
 
-    def __init__(self, handler: Handler, context: Context, tracked: TrackedLease, loop: LoopThread) -> None:
+    def __init__(self, handler: Handler, context: Context, tracked: TrackedLease, loop: LoopThread, watch: "LossWatch") -> None:
         self._handler = handler
         self._context = context
         self._tracked = tracked
         self._loop = loop
+        self._watch = watch
         self._lock = threading.Lock()
         self._work: Coroutine[Any, Any, Any] | None = None
         self._coroutine: concurrent.futures.Future[Any] | None = None
@@ -102,7 +109,7 @@ class ThreadCall:
             self._begun = True
         try:
             self._tracked.raise_if_lost()
-            with ending_children(), _cancelled_after(self._tracked.lost):
+            with ending_children(), self._watch.over(self._tracked.lost):
                 return await work
         finally:
             work.close()
@@ -130,19 +137,52 @@ class ThreadCall:
         """Nothing is kept of a call."""
 
 
-@contextmanager
-def _cancelled_after(lost: threading.Event) -> Generator[None, None, None]:
-    """Cancel the task that runs the block if it goes on after its lease is lost: it may wait for what never comes, and would for ever."""
-    watch = asyncio.create_task(_cancel_after(lost, asyncio.current_task()))
-    try:
-        yield
-    finally:
-        watch.cancel()
+class LossWatch:
+    """Cancels tasks that go on after their leases are lost: they may wait for what never comes, and would for ever.
+
+    All of it runs in the event loop of the tasks, and looks at all of them at once, so that it wakes the loop no oftener for many.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[asyncio.Task[Any], Watched] = {}
+        self._next_look: asyncio.TimerHandle | None = None
+
+    @contextmanager
+    def over(self, lost: threading.Event) -> Generator[None, None, None]:
+        """Watch the task that runs the block."""
+        task = asyncio.current_task()
+        assert task is not None  # noqa: S101 - a coroutine of a `LoopThread` runs in one
+        self._watched[task] = Watched(lost)
+        if self._next_look is None:
+            self._look_later()
+        try:
+            yield
+        finally:
+            del self._watched[task]
+
+    def _look_later(self) -> None:
+        self._next_look = asyncio.get_running_loop().call_later(LOSS_LOOK_S, self._look)
+
+    def _look(self) -> None:
+        for task, watched in self._watched.items():
+            if watched.is_overdue() and not task.cancelling():  # it may be cleaning up, as the worker stops
+                task.cancel()
+        self._next_look = None
+        if self._watched:
+            self._look_later()
 
 
-async def _cancel_after(lost: threading.Event, task: "asyncio.Task[Any] | None") -> None:
-    while not lost.is_set():
-        await asyncio.sleep(LOSS_LOOK_S)
-    await asyncio.sleep(LOST_GRACE_S)
-    if task is not None:
-        task.cancel()
+@dataclass(slots=True)
+class Watched:
+    """What is known of a task that is watched. `cancel_at` is on `time.monotonic()`, once its lease is seen to be lost."""
+
+    lost: threading.Event
+    cancel_at: float | None = None
+
+    def is_overdue(self) -> bool:
+        """Whether it has had its time to end by itself."""
+        if not self.lost.is_set():
+            return False
+        if self.cancel_at is None:
+            self.cancel_at = time.monotonic() + LOST_GRACE_S
+        return time.monotonic() >= self.cancel_at

@@ -101,7 +101,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
         ValueError: If a name or a value cannot be in an HTTP header.
     """
     if not all(map(_HEADER_NAME.fullmatch, headers)):
-        raise ValueError("the name of a header must be letters, digits and hyphens")
+        raise ValueError("the name of a header must be letters, digits and any of !#$%&'*+-.^_`|~")
     for name, value in headers.items():
         if not is_header_value(value):
             raise ValueError(f"the value of the header {name} must be printable ASCII, without spaces around it")

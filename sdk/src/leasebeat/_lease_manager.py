@@ -1,23 +1,20 @@
 """`LeaseManager`: leases by the ids of their messages, for code that knows its worker and its work item, and no receipts."""
 
-import logging
 import threading
 import time
 import weakref
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from leasebeat._client import Client
-from leasebeat._errors import LeasebeatError, LeaseLostError, lease_error
+from leasebeat._errors import LeaseLostError, lease_error
 from leasebeat._fork import reset_in_child
 from leasebeat._leases import Ack, Beat, BeatResult, Lease, Nack, Verdict
 from leasebeat._unanswered import Unanswered
 
-_log = logging.getLogger(__name__)
-
 KEPT_S = 3600.0
 """How long after its end a lease is remembered, in seconds, as a late result of it may still be taken."""
-RECOVERY_TIMEOUT_S = 2.0
 FEW = 100
 """So many leases are not tidied up. Beyond, that is done when they have doubled, so that each costs the same."""
 
@@ -206,14 +203,13 @@ class LeaseManager:
         return leases[0]
 
     def give_back_unanswered(self) -> None:
-        """Release what calls of `acquire_lease` without an answer may have been granted, for who acquires no more. Each is tried once."""
-        for claim_id in self._unanswered.take_all():
-            try:
-                leases = self.client.claim(self._queue, worker_id=self.worker_id, claim_id=claim_id, timeout=RECOVERY_TIMEOUT_S)
-                if leases:
-                    self.client.release_many(leases)
-            except LeasebeatError as error:
-                _log.info("A lease that may have been granted could not be given back, and runs out by itself: %s", error)
+        """Release what calls of `acquire_lease` without an answer may have been granted, for who acquires no more. Each is tried once.
+
+        One that fails again stays, to be tried by the next call.
+        """
+        repeat = partial(self.client.claim, self._queue, worker_id=self.worker_id)
+        for wanted in self._unanswered.wanted:
+            self._unanswered.give_back(wanted, repeat, self.client.release_many)
 
     def renew_lease(
         self,

@@ -21,12 +21,11 @@ from typing import Any, Self
 
 from leasebeat._context import Context
 from leasebeat._errors import LeasebeatError
-from leasebeat._handlers import LOST_GRACE_S, Handler
+from leasebeat._handlers import LOST_GRACE_S, GiveBack, Handler
 from leasebeat._process_child import serve
 from leasebeat._process_page import Job, Lost, Page, Raised, Ready, Returned, Stopping
 from leasebeat._retry import Pauses
 from leasebeat._signals import STOP_SIGNALS
-from leasebeat._task import GiveBack
 from leasebeat._ticker import Ticker
 from leasebeat._tracing import trace_headers
 from leasebeat._tracked_lease import TrackedLease

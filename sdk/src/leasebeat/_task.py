@@ -14,7 +14,7 @@ from leasebeat._context import Context
 from leasebeat._errors import GiveUp, InvalidRequestError, LeasebeatError, LeaseLostError, RetryLater
 from leasebeat._failure import failure_text
 from leasebeat._fork import ending_children
-from leasebeat._handlers import HandlerCall
+from leasebeat._handlers import GiveBack, HandlerCall
 from leasebeat._leases import Ack, Nack, Verdict
 from leasebeat._nack_terms import UNSTORABLE, nack_terms
 from leasebeat._retry import Pauses
@@ -25,10 +25,6 @@ _log = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT_S = 2.0
 LATE_ACK_GRACE_S = 30.0  # the service takes a late ack while nobody else has leased the message, so finished work is worth some tries
-
-
-class GiveBack(Exception):  # noqa: N818 - a decision, not an error
-    """Raised by a handler of our own that was told to end before its work was done: the message goes back untouched."""
 
 
 class Task:

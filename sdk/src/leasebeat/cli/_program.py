@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from leasebeat._context import Context
+from leasebeat._handlers import GiveBack
 from leasebeat._messages import LeasedMessage
-from leasebeat._task import GiveBack
 from leasebeat._tracked_lease import TrackedLease
 from leasebeat.cli._children import Children
 from leasebeat.cli._given import RECEIPT_VARIABLE
