@@ -41,6 +41,35 @@ def test_a_coroutine_function_is_awaited_in_an_event_loop(service: ScriptedServi
     assert service.wait_for("/ack")[0].body["leases"][0]["output"] == "42"
 
 
+@pytest.mark.parametrize("end", [SystemExit(4), KeyboardInterrupt()])
+@pytest.mark.parametrize("where", ["handler", "task"])
+def test_a_coroutine_that_ends_the_program_ends_its_attempt_alone(
+    end: BaseException, where: str, service: ScriptedService, start: Start
+) -> None:
+    """Whether the handler itself does or a task of its own: the event loop is that of the others too."""
+    leases = [lease(name, message=message(id=name)) for name in ("beside", "ends", "after")]
+    service.on("POST", CLAIM, grant(*leases[:2]), grant(leases[2]), park)
+    is_over = threading.Event()
+
+    async def ending() -> None:
+        raise end
+
+    async def handle(message: LeasedMessage, _context: Context) -> str:
+        if message.id == "beside":
+            while not is_over.is_set():
+                await asyncio.sleep(0.01)
+        if message.id == "ends":
+            await (ending() if where == "handler" else asyncio.gather(ending()))
+        return message.id
+
+    start(handle, concurrency=2)
+    (nack,) = service.wait_for("/nack")
+    is_over.set()
+    assert nack.body["leases"][0]["error"].startswith(type(end).__name__)
+    service.wait_for("/ack", 2)
+    assert {ack.body["leases"][0]["output"] for ack in service.asked("/ack")} == {"beside", "after"}
+
+
 def test_an_exception_is_a_nack_with_its_text(service: ScriptedService, start: Start) -> None:
     def handle(_message: LeasedMessage, _context: Context) -> None:
         raise OSError("disk full\0\ud800")
