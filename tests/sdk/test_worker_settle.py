@@ -56,8 +56,7 @@ def test_a_coroutine_that_ends_the_program_ends_its_attempt_alone(
 
     async def handle(message: LeasedMessage, _context: Context) -> str:
         if message.id == "beside":
-            while not is_over.is_set():
-                await asyncio.sleep(0.01)
+            await asyncio.to_thread(is_over.wait, 60)
         if message.id == "ends":
             await (ending() if where == "handler" else asyncio.gather(ending()))
         return message.id
