@@ -21,6 +21,7 @@ class Protocol(HttpToolsProtocol):
         while self._ahead:
             self._received, self._ahead = self._ahead, b""
             super().data_received(self._received)
+        self._received = b""
 
     def _should_upgrade(self) -> bool:
         """Tell whether the request is not to be served before `handle_websocket_upgrade` has seen it. CONNECT is refused as it is."""
@@ -30,7 +31,8 @@ class Protocol(HttpToolsProtocol):
         """Begin the request anew without what asked for another protocol."""
         upgrade = cast(httptools.HttpParserUpgrade, sys.exception())  # says how far the parser has come
         rest = self._received[upgrade.args[0] :]
-        line = f"{self.scope['method']} {self.url.decode('latin-1')} HTTP/{self.parser.get_http_version()}"
-        head = [line.encode("latin-1"), *(name + b": " + value for name, value in self.headers if name != b"upgrade")]
+        line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        head = [line, *(name + b": " + value for name, value in self.headers if name != b"upgrade")]
         self.parser = httptools.HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as the one before
         self._ahead = b"\r\n".join([*head, b"", rest])

@@ -69,10 +69,14 @@ class _Caller:
     def claimed(self, leases: list[GrantedLease], *, repeated: bool = False, drain: bool = False, short: bool = False) -> Claimed:
         return Claimed(self.queue, leases, self.tried_at, self.claim.name, repeated, self.claim.filter, drain, short)
 
-    def stays_without(self) -> Claimed:
-        """Get no leases, though more may be ready."""
-        self.stuck = True
-        return self.claimed([])
+    def outcome_of(self, granted: Granted | Exception) -> Claimed | Exception:
+        """Return what a grant comes to for this caller."""
+        if isinstance(granted, Granted):
+            return self.claimed(granted.leases, drain=granted.drain, short=granted.short)
+        if isinstance(granted, (NameTakenError, TooManyRefusedError)):
+            self.stuck = True
+            return self.claimed([])
+        return granted
 
     def is_served_by(self, outcome: Claimed | Exception) -> bool:
         """Whether there is no more to wish for, or to be had now: what a repeated call gets says nothing about what is ready."""
@@ -204,8 +208,10 @@ class Line:
     def _lose_patience(self, caller: _Caller) -> None:
         """End the wait, unless a statement is already under way for this call: then its outcome decides.
 
-        A name is asked a last time: another replica may have granted leases by it, or a commit have come late.
+        A name is asked a last time, however long Postgres takes: another replica may have granted leases by it, or a commit have come late.
         """
+        if caller.answer.done():
+            return
         caller.patient = False
         if caller.claim.name:
             caller.leaving = True
@@ -367,12 +373,6 @@ class Line:
         if not batch:
             return {}
         self._claimed = True
-        outcomes: dict[_Caller, Claimed | Exception] = {}
-        for caller, granted in zip(batch, await self._granting.grant([caller.claim for caller in batch]), strict=True):
-            if isinstance(granted, Granted):
-                outcomes[caller] = caller.claimed(granted.leases, drain=granted.drain, short=granted.short)
-            elif isinstance(granted, NameTakenError):
-                outcomes |= {caller: caller.stays_without()} | await self._ask([caller])
-            else:
-                outcomes[caller] = caller.stays_without() if isinstance(granted, TooManyRefusedError) else granted
-        return outcomes
+        grants = dict(zip(batch, await self._granting.grant([caller.claim for caller in batch]), strict=True))
+        found = await self._ask([caller for caller, granted in grants.items() if isinstance(granted, NameTakenError)])
+        return {caller: found.get(caller) or caller.outcome_of(granted) for caller, granted in grants.items()}

@@ -45,8 +45,17 @@ def test_so_do_calls_that_are_sent_before_the_first_is_answered(server: Server, 
         connection.sendall(b"".join(sends))
         answered = b""
         while answered.count(b"HTTP/1.1 201 ") < len(sends):
-            answered += connection.recv(65536)
+            received = connection.recv(65536)
+            assert received, "the connection was closed"
+            answered += received
     assert [lease["message"]["body"] for lease in api.claim(queue, max_messages=1000)] == list(range(1000))
+
+
+def test_what_follows_the_last_call_of_a_connection_is_nothing_to_it(server: Server, queue: str) -> None:
+    body = orjson.dumps({"messages": [{"body": 0}]})
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as connection:
+        connection.sendall(request("POST", f"/queues/{queue}/messages", "Connection: close, Upgrade\r\nUpgrade: h2c\r\n", body) + b"x")
+        assert answer(connection)[0] == 201
 
 
 def test_a_page_is_read_all_the_same(api: Api) -> None:

@@ -39,7 +39,7 @@ with sent as (
 )
 insert into lease (shard, message_id, queue_id, generation, granted_at, expires_at, check_at, deadline, worker_id, claim_id, claim_slot)
 select shard, id, queue_id, 1, now(), now() + interval '1 minute', now() + interval '1 minute', now() + interval '1 hour',
-       'worker', 'same', 1
+       $2, 'same', 1
 from sent
 """
 
@@ -245,10 +245,13 @@ def test_a_parked_claim_gets_what_was_granted_by_its_name_before_it_leaves(
     api: Api, shared_database: str, queue: str, parked: Callable[[], int]
 ) -> None:
     """By another replica, or by a statement that was committed only after this call had looked. As nothing is ready, no grant tells."""
+    worker = f"worker-{queue}"
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(api.claim, queue, wait=3, claim_id="same")
+        waiting = pool.submit(api.claim, queue, worker, wait=50, claim_id="same")
         until(lambda: parked() == 1)
-        execute(shared_database, _GRANTED_ELSEWHERE, queue)
+        assert api.claim(queue, "other") == []  # so it has looked
+        execute(shared_database, _GRANTED_ELSEWHERE, queue, worker)
+        api.call("POST", f"/workers/{worker}/drain", {"draining": True})
         (lease,) = waiting.result()
     assert (lease["generation"], lease["message"]["body"]) == (1, "work")
 

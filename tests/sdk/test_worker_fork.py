@@ -3,6 +3,7 @@
 import contextlib
 import json
 import math
+import asyncio
 import os
 import signal
 import stat
@@ -158,6 +159,22 @@ def test_a_child_that_a_coroutine_lets_go_on_ends_with_it(service: ScriptedServi
     start(handle)
     (ack,) = service.wait_for("/ack")
     assert [item["output"] for item in ack.body["leases"]] == [0]
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_that_ends_in_a_task_of_a_coroutine_runs_no_more_of_its_loop(service: ScriptedService, start: Start) -> None:
+    async def fork() -> int:
+        child = os.fork()
+        if child == 0:
+            sys.exit(3)
+        return status_at_end(child)
+
+    async def handle(_message: LeasedMessage, _context: Context) -> list[int]:
+        return await asyncio.gather(fork())
+
+    start(handle)
+    (ack,) = service.wait_for("/ack")
+    assert [item["output"] for item in ack.body["leases"]] == [[3]]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")

@@ -7,6 +7,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from leasebeat._fork import ending_children
 from leasebeat._once_used import asyncio
 
 T = TypeVar("T")
@@ -16,10 +17,14 @@ JOIN_TIMEOUT_S = 2.0  # longer than the clean-up; a coroutine that blocks its lo
 
 
 class LoopThread:
-    """Runs coroutines for other threads. Leaving the `with` block cancels what still runs."""
+    """Runs coroutines for other threads. Leaving the `with` block cancels what still runs.
+
+    What would end the program ends only the coroutine that raised it.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.new_event_loop()
+        self._over = self._loop.create_future()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -36,24 +41,20 @@ class LoopThread:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._loop.call_soon_threadsafe(self._over.set_result, None)
         self._thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         try:
-            while not self._runs_to_its_end():
-                pass
-            self._loop.run_until_complete(_cancel_all(self._loop))
+            self._run_until(self._over)
+            self._run_until(self._loop.create_task(_cancel_all(self._loop)))
         finally:
             self._loop.close()
 
-    def _runs_to_its_end(self) -> bool:
-        """Run until the loop is stopped. Returns False if a coroutine of others wanted to end the program: that is its own end alone."""
-        try:
-            self._loop.run_forever()
-        except (SystemExit, KeyboardInterrupt):
-            return False
-        return True
+    def _run_until(self, end: "asyncio.Future[None]") -> None:
+        while not end.done():
+            with suppress(SystemExit, KeyboardInterrupt), ending_children():
+                self._loop.run_until_complete(end)
 
 
 async def _cancel_all(loop: "asyncio.AbstractEventLoop") -> None:
