@@ -1,9 +1,9 @@
 """What a child that a handler forks does by itself, and what it must not hold of its parent."""
 
+import asyncio
 import contextlib
 import json
 import math
-import asyncio
 import os
 import signal
 import stat
@@ -169,12 +169,13 @@ def test_a_child_that_ends_in_a_task_of_a_coroutine_runs_no_more_of_its_loop(ser
             sys.exit(3)
         return status_at_end(child)
 
-    async def handle(_message: LeasedMessage, _context: Context) -> list[int]:
-        return await asyncio.gather(fork())
+    async def handle(_message: LeasedMessage, _context: Context) -> int:
+        (status,) = await asyncio.gather(fork())
+        return status
 
     start(handle)
     (ack,) = service.wait_for("/ack")
-    assert [item["output"] for item in ack.body["leases"]] == [[3]]
+    assert [item["output"] for item in ack.body["leases"]] == [3]
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
