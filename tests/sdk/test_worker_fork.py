@@ -169,8 +169,8 @@ def test_a_child_that_ends_in_a_task_of_a_coroutine_runs_no_more_of_its_loop(ser
             sys.exit(3)
         return status_at_end(child)
 
-    async def handle(_message: LeasedMessage, _context: Context) -> int:
-        (status,) = await asyncio.gather(fork())
+    async def handle(_message: LeasedMessage, _context: Context) -> object:
+        (status,) = await asyncio.gather(fork(), return_exceptions=True)
         return status
 
     start(handle)
