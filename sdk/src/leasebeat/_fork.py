@@ -38,14 +38,14 @@ def ending_children() -> Generator[None, None, None]:
         yield
     except BaseException as error:
         if os.getpid() != process:
-            _end(error)
+            end_child(error)
         raise
     if os.getpid() != process:
-        _end(SystemExit())
+        end_child(SystemExit())
 
 
-def _end(error: BaseException) -> NoReturn:
-    """End this process without what its parent is to do at its own end.
+def end_child(error: BaseException) -> NoReturn:
+    """End this process, a forked child, without what its parent is to do at its own end: as a program ends by this error.
 
     A stream may be locked for ever, by a thread of the parent that was writing to it at the moment of the fork: it has a second.
     """

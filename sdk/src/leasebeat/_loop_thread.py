@@ -1,5 +1,6 @@
 """`LoopThread`: an event loop in a thread of its own, for code that is not asynchronous itself."""
 
+import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -7,7 +8,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from leasebeat._fork import ending_children
+from leasebeat._fork import end_child, ending_children
 from leasebeat._once_used import asyncio
 
 T = TypeVar("T")
@@ -45,6 +46,8 @@ class LoopThread:
         self._thread.join(JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
+        self._process = os.getpid()
+        self._loop.set_exception_handler(self._hear)
         try:
             self._run_until(self._over)
             self._run_until(self._loop.create_task(_cancel_all(self._loop)))
@@ -55,6 +58,13 @@ class LoopThread:
         while not end.done():
             with suppress(SystemExit, KeyboardInterrupt), ending_children():
                 self._loop.run_until_complete(end)
+
+    def _hear(self, loop: "asyncio.AbstractEventLoop", context: dict[str, Any]) -> None:
+        """Hear of what nobody else does, as the end of a child in a task: since Python 3.14 its loop only says that it runs no more."""
+        error = context.get("exception")
+        if os.getpid() != self._process and error is not None:
+            end_child(error.__context__ or error)
+        loop.default_exception_handler(context)
 
 
 async def _cancel_all(loop: "asyncio.AbstractEventLoop") -> None:
