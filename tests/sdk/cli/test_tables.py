@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
+from harness.postgres import Databases
 from harness.server import Server
 from harness.wait import until
 from sdk.cli.command import TIMEOUT_S, Command, stop
@@ -47,6 +48,13 @@ def on_a_terminal(command: Command, *arguments: str) -> Iterator[tuple["subproce
             yield process, Screen(ours)
     finally:
         os.close(ours)
+
+
+@pytest.fixture(scope="module")
+def server(postgres: Databases) -> Iterator[Server]:
+    """A server of these tests alone: tables have room for what they make, not for what others have left."""
+    with Server(postgres.create()) as running:
+        yield running
 
 
 def test_queues_as_a_table_and_as_json(command: Command, client: Client, queue: str) -> None:
